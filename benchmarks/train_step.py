@@ -224,7 +224,9 @@ def _settings(benchmark: Benchmark) -> GRPOSettings:
 
 def _training(benchmark: Benchmark) -> ReinforceSettings:
     return ReinforceSettings(
+        tuning="full",
         learning_rate=1e-4,
+        beta=0.04,
         max_completion_tokens=benchmark.max_completion_tokens,
         seed=benchmark.seed,
     )

@@ -28,12 +28,24 @@ _UNSUPPORTED_SETTINGS = {
     "clip_high": _CLIPPING,
     "entropy_weight": "Arbor has no entropy bonus",
     "iterations": "Arbor takes one optimizer step per batch",
+    "loss_per_agent": "Arbor averages over all tokens of a batch",
+    "diagnostics_every": "Arbor reports neither entropy nor KL",
+    "max_kl": "Arbor does not report the KL divergence",
+    "max_sampler_gap": "Arbor does not report the log-probabilities of its trainer",
     "ema_decay": "Arbor keeps the current weights and no EMA",
     "batch_tokens": "Arbor counts samples: --per-device-train-batch-size",
 }
 """Settings that Arbor has no key for, with the reason or the alternative."""
 
-_ARBOR_OPTIMIZER = OptimizerSettings(tuning="lora", bf16=True, gradient_checkpointing=True)
+_ARBOR_OPTIMIZER = OptimizerSettings(
+    tuning="lora",
+    learning_rate=2e-5,
+    warmup_steps=10,
+    ema_decay=0.0,
+    batch_tokens=1024,
+    bf16=True,
+    gradient_checkpointing=True,
+)
 _ARBOR_TRAINER = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER, beta=0.0)
 """Defaults for the large models that a server trains. No KL: Arbor's counts the tokens of prompts too, and
 divides by those of replies, so that 0.04 would weigh as much as 0.4 does elsewhere."""
@@ -57,9 +69,10 @@ class ArborJobSettings(ReinforceSettings, init=False):
     """
 
     optimizer: OptimizerSettings = _ARBOR_OPTIMIZER
+
     batches: ArborBatchSettings = ArborBatchSettings()
 
-    beta: float = Field(default=0.0, ge=0)
+    beta: float | None = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the initial model; Arbor's counts the tokens of prompts too."""
 
     num_generations: int = Field(ge=2)
@@ -203,7 +216,7 @@ class ArborTrainConfig(TrainConfig, init=False):
     model: str = "local:Qwen/Qwen2.5-1.5B-Instruct"
     """Model to train: a Hugging Face id, or "local:" and a folder that the server has at the same path."""
 
-    grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500)
+    grpo: GRPOSettings = DEFAULT_GRPO.replace(num_train_steps=500, save_every=1)
     trainer: ReinforceSettings = _ARBOR_TRAINER
     batches: ArborBatchSettings = ArborBatchSettings()
 
@@ -247,7 +260,7 @@ class ArborTrainConfig(TrainConfig, init=False):
             **self.trainer.flat_values(),
             batches=self.batches,
             num_generations=self.grpo.group_size,
-            groups_per_step=self.grpo.examples_per_step * groups,
+            groups_per_step=self.grpo.examples_per_step * (1 + (self.grpo.refill_rounds or 0)) * groups,
             turns=turns,
             num_train_steps=self.grpo.num_train_steps,
             num_inference_gpus=_count_gpus("inference", self.inference_gpus, self.arbor.inference.gpu_ids),
@@ -261,7 +274,7 @@ def check_arbor_supports(settings: ReinforceSettings) -> None:
     Raises:
         ConfigError: it has no key for one, or gives it a wrong meaning.
     """
-    values, fields = settings.flat_values(), ReinforceSettings.flat_fields()
+    values, fields = settings.flat_values(), ArborJobSettings.flat_fields()
     for name, reason in _UNSUPPORTED_SETTINGS.items():
         if values[name] != fields[name].default:
             raise ConfigError(f"{name}={values[name]!r} has no equivalent on an Arbor server: {reason}")

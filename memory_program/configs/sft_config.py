@@ -150,7 +150,7 @@ class FineTuneConfig(Settings, init=False):
     held_out: float = Field(default=0.1, gt=0, lt=1)
     """Share of the conversations used for validation."""
 
-    optimizer: OptimizerSettings = OptimizerSettings(learning_rate=1e-4)
+    optimizer: OptimizerSettings = OptimizerSettings()
 
     output_dir: Path = Path("runs/sft")
     """Folder of the run; its folder "model" is the result (of a reader, "model/reader"). The same folder

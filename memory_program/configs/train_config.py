@@ -93,7 +93,7 @@ class TrainConfig(Settings, init=False):
 
     grading: GradingSettings = GradingSettings()
     grpo: GRPOSettings = DEFAULT_GRPO
-    trainer: ReinforceSettings = ReinforceSettings(learning_rate=3e-4, warmup_steps=2, ema_decay=0.9)
+    trainer: ReinforceSettings = ReinforceSettings()
     system: SystemSettings = SystemSettings()
 
     dry_run: bool = False

@@ -2,15 +2,17 @@
 
 import math
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.groups import Seed
 from memory_program.core.errors import ConfigError
-from memory_program.core.settings import SettingsGroup, split_list
+from memory_program.core.settings import Settings, SettingsGroup, split_list
 
 LossType = Literal["grpo", "dr_grpo", "dapo"]
+
+Tuning = Literal["full", "lora"]
 
 Part = Literal["writer", "reader"]
 """A part of the memory program whose weights can be trained."""
@@ -42,11 +44,13 @@ def parse_tool_weights(tools: str) -> dict[str, float]:
 class OptimizerSettings(SettingsGroup, init=False):
     """The weight update, for rewards and for examples."""
 
-    learning_rate: float = Field(default=2e-5, gt=0)
-    """Learning rate of AdamW, constant after the warm-up. 2e-5 is usual for adapters of large models."""
+    learning_rate: float | None = Field(default=None, gt=0)
+    """Learning rate of AdamW, constant after the warm-up. Default: 2e-5 for adapters, 1e-6 for all weights
+    (SFT: 1e-4 and 1e-5), 3e-4 for models under 20 million parameters (SFT: 1e-4)."""
 
-    warmup_steps: int = Field(default=10, ge=0)
-    """Optimizer steps over which the learning rate rises to its value."""
+    warmup_steps: int | None = Field(default=None, ge=0)
+    """Optimizer steps over which the learning rate rises to its value. Default: 10, or 2 in the RL of small
+    models."""
 
     weight_decay: float = Field(default=0.0, ge=0)
     """Weight decay of AdamW."""
@@ -54,20 +58,23 @@ class OptimizerSettings(SettingsGroup, init=False):
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Clip the gradient to this norm."""
 
-    ema_decay: float = Field(default=0.0, ge=0, lt=1)
+    ema_decay: float | None = Field(default=None, ge=0, lt=1)
     """Decay of the EMA of the weights, per optimizer step. Sampling uses the current weights; validation and
-    the result use the EMA, which the noise of single steps hardly moves. 0: no EMA."""
+    the result use the EMA, which the noise of single steps hardly moves. 0: no EMA. Default: 0, or 0.9 in the
+    RL of small models."""
 
-    batch_tokens: int = Field(default=1024, ge=1)
-    """Most tokens of one forward and backward pass. A step accumulates as many passes as it needs."""
+    batch_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of one forward and backward pass. A step accumulates as many passes as it needs. Default:
+    8,192 on CUDA and 4,096 on a CPU, or 1,024 for small models."""
 
-    tuning: Literal["full", "lora"] = "full"
-    """Train all weights, or LoRA adapters of the linear layers."""
+    tuning: Tuning | None = None
+    """Train all weights (full), or LoRA adapters of the linear layers (lora). Default: lora, or full for
+    models under 20 million parameters."""
 
-    lora_r: int = Field(default=64, ge=1)
+    lora_r: int = Field(default=32, ge=1)
     """Rank of the LoRA adapters."""
 
-    lora_alpha: int = Field(default=16, ge=1)
+    lora_alpha: int = Field(default=64, ge=1)
     """Scale of the LoRA adapters, divided by the rank."""
 
     lora_dropout: float = Field(default=0.0, ge=0, lt=1)
@@ -76,8 +83,9 @@ class OptimizerSettings(SettingsGroup, init=False):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, a third more time."""
 
-    bf16: bool = False
-    """Compute in bfloat16 while training, with float32 weights. For hardware that supports it."""
+    bf16: bool | None = None
+    """Compute in bfloat16 while training; full tuning keeps float32 weights. Default: on a GPU with native
+    support, for all but small models."""
 
     seed: Seed
 
@@ -90,15 +98,20 @@ class ReinforceSettings(SettingsGroup, init=False):
     loss_type: LossType = "dapo"
     """Average of the loss: grpo per sample, dapo per token, dr_grpo per sample at one fixed length."""
 
+    loss_per_agent: bool | None = None
+    """Average the loss of each agent by itself, so that long replies of one do not drown out the short ones
+    of another. Default: yes, but not for models under 20 million parameters."""
+
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """Lower clip range: ratios below 1 - clip_low get no gradient (PPO's epsilon)."""
 
     clip_high: float = Field(default=0.2, ge=0)
     """Upper clip range: ratios above 1 + clip_high get no gradient."""
 
-    beta: float = Field(default=0.04, ge=0)
+    beta: float | None = Field(default=None, ge=0)
     """Weight of the KL divergence from the initial model. 0 leaves it out and saves a forward pass. With
-    several iterations choose a small one: the penalty of a token that became unlikely has no bound."""
+    several iterations choose a small one: the penalty of a token that became unlikely has no bound. Default:
+    0, or 0.04 for models under 20 million parameters."""
 
     entropy_weight: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
@@ -111,6 +124,18 @@ class ReinforceSettings(SettingsGroup, init=False):
 
     iterations: int = Field(default=1, ge=1)
     """Optimizer steps on the same samples."""
+
+    diagnostics_every: int | None = Field(default=None, ge=1)
+    """Steps between measurements of the entropy, and of the KL divergence where beta is 0 and adapters are
+    trained. They cost time and no accuracy. Default: 10, or 1 for models under 20 million parameters."""
+
+    max_kl: float = Field(default=10.0, gt=0)
+    """Stop when the KL divergence from the initial model, in nats per token, exceeds this: the training
+    diverges."""
+
+    max_sampler_gap: float = Field(default=0.5, gt=0)
+    """Stop when the log-probabilities of sampler and trainer differ by more than this on average: they
+    disagree about the text or the weights."""
 
 
 class LengthSettings(SettingsGroup):
@@ -203,6 +228,10 @@ class GRPOSettings(SettingsGroup, init=False):
 
     rewards: RewardSettings = RewardSettings()
 
+    refill_rounds: int | None = Field(default=None, ge=0)
+    """Most times that a step samples other episodes in place of groups whose rewards are all equal, which
+    teach nothing (DAPO's dynamic sampling). Default: 1, or 0 for models under 20 million parameters."""
+
     refresh_every: int = Field(default=4, ge=1)
     """Steps after which the memory before each session is rebuilt with the current weights."""
 
@@ -215,16 +244,24 @@ class GRPOSettings(SettingsGroup, init=False):
     patience: int = Field(default=10, ge=1)
     """Early stopping: stop after this many validations in a row without a new best."""
 
-    save_every: int = Field(default=1, ge=1)
-    """Steps between checkpoints. A killed run continues from the last one. Choose more for full tuning of a
-    large model: a checkpoint is four times its size."""
+    save_every: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints. A killed run continues from the last one. Default: 10, or 1 for models under
+    20 million parameters. A checkpoint of full tuning is four times the model's size."""
 
     minutes: float | None = Field(default=None, gt=0)
     """Stop after this many minutes of training, earlier attempts included. train.py limits the embedded
     models to 15."""
 
+    max_calls: int | None = Field(default=None, ge=1)
+    """Most calls of API models in a training, earlier attempts included. It is checked after each step;
+    training then ends with the best weights so far. The evaluation after it is not limited."""
+
+    max_cost: float | None = Field(default=None, gt=0)
+    """Most US dollars for API models in a training, as --max-calls limits calls."""
+
     concurrency: int = Field(default=48, ge=1, le=1024)
-    """Rollouts written or graded in parallel."""
+    """Rollouts written or graded in parallel, and most calls in flight of an API model that reads or
+    judges."""
 
     @field_validator("curriculum")
     @classmethod
@@ -240,3 +277,22 @@ class GRPOSettings(SettingsGroup, init=False):
     def stages(self) -> list[int]:
         """The curriculum as numbers; empty for none."""
         return [int(stage) for stage in split_list(self.curriculum)]
+
+
+RESUMABLE_SETTINGS = frozenset(
+    {
+        *("batch_tokens", "bf16", "gradient_checkpointing"),
+        *("concurrency", "diagnostics_every", "patience", "save_every", "val_every"),
+        *("max_calls", "max_cost", "minutes"),
+        *("learning_rate", "max_grad_norm", "max_kl", "max_sampler_gap"),
+    }
+)
+"""Settings that may change when a training is resumed: those of memory and speed, how far it goes, and those
+that are changed when it diverges."""
+
+
+def lasting_settings(settings: Settings) -> dict[str, Any]:  # Any: JSON values
+    """Return the settings of a training that must not change when it is resumed."""
+    is_full = settings.flat_values().get("tuning") == "full"
+    unused = ("lora_r", "lora_alpha", "lora_dropout") if is_full else ()
+    return settings.model_dump(mode="json", exclude={*RESUMABLE_SETTINGS, *unused})

@@ -73,6 +73,10 @@ class CheckpointProgress:
     """Validations since the best one."""
     samples: int = 0
     """Samples trained on."""
+    api_calls: int = 0
+    """Calls of API models."""
+    api_cost_usd: float | None = 0.0
+    """Their cost; None if one has no known price."""
 
 
 class RunState:
@@ -96,7 +100,12 @@ class RunState:
         self.settings: LogEntry = json.loads(path.read_text(encoding="utf-8"))
         """The settings as the first run stored them, under the names of its version."""
         stored = rename_old_settings(self.settings, settings)
-        changed = [f"{name}={stored.get(name)!r}" for name in settings if settings[name] != stored.get(name)]
+        # a setting that is not stored is newer than the run, and was off
+        changed = [
+            f"{name}={stored.get(name)!r}"
+            for name, value in settings.items()
+            if value != stored.get(name) and (value or name in stored)
+        ]
         if changed:
             raise ConfigError(
                 f"{str(folder)!r} holds a training with {', '.join(changed)}: give the same settings to "
@@ -105,13 +114,18 @@ class RunState:
 
     def resume(self, trainer: TrainableWeights) -> CheckpointProgress:
         """Restore the last checkpoint, if there is one, and cut the log back to it."""
-        done = self._checkpoint_folders()
+        done, entries = self._checkpoint_folders(), read_log(self.folder)
         progress = CheckpointProgress()
         if done:
             trainer.load_state(done[-1])
             progress = _progress_in(done[-1])
             self._saved = replace(progress)
-        kept = [entry for entry in read_log(self.folder) if done and entry["step"] <= progress.step]
+        # calls after the checkpoint were paid for, too
+        progress.api_calls = max([progress.api_calls, *(entry.get("api_calls", 0) for entry in entries)])
+        costs = [progress.api_cost_usd, *(entry.get("api_cost_usd", 0.0) for entry in entries)]
+        known = [cost for cost in costs if cost is not None]
+        progress.api_cost_usd = max(known) if len(known) == len(costs) else None
+        kept = [entry for entry in entries if done and entry["step"] <= progress.step]
         atomic_write_text(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
         return progress
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -39,6 +39,8 @@ OLD_NAMES = {
     "worlds": "num_worlds",
 }
 """Names that settings had in version 0.1. Flags, files and recorded settings may still use them."""
+
+ValueT = TypeVar("ValueT")
 
 _OLD_VALUES = {"reward_rule": {"difference": "leave-one-out"}}
 
@@ -194,6 +196,12 @@ class Settings(BaseModel):
 
 class SettingsGroup(Settings, init=False):
     """Settings that belong together, and that several commands have."""
+
+
+def filled_in(value: ValueT | None) -> ValueT:
+    """Return a setting whose default depends on the model, and has been filled in."""
+    assert value is not None, "its default is filled in before it is used"
+    return value
 
 
 def rename_old_settings(

@@ -25,7 +25,7 @@ from memory_program.inference.reply_grammar import GrammarCompiler
 from memory_program.inference.sampling import SamplingParams
 from memory_program.inference.stop_strings import StopStrings
 
-__all__ = ["LocalEngine", "LocalSettings"]
+__all__ = ["LocalEngine", "LocalSettings", "default_device", "fast_dtype", "loaded_dtype"]
 
 _logger = logging.getLogger(__name__)
 
@@ -105,8 +105,8 @@ class LocalEngine:
         Raises:
             ModelError: the model cannot be used; see ``load_model``.
         """
-        device: DeviceName = settings.device or ("cuda" if torch.cuda.is_available() else "cpu")
-        dtype = settings.dtype or _fast_dtype(device)
+        device: DeviceName = settings.device or default_device()
+        dtype = settings.dtype or fast_dtype(device)
         path = Path(settings.source).expanduser()
         if path.exists():  # so that it is found from another working directory
             settings = settings.model_copy(update={"source": str(path.resolve())})
@@ -263,6 +263,7 @@ class LocalEngine:
             ModelError: the engine is closed, or this thread is updating already.
         """
         with self._batcher.paused():
+            self._decoder.clear()  # an update needs the memory, and makes the contents useless
             try:
                 yield self.model.network
             finally:
@@ -289,13 +290,23 @@ class LocalEngine:
         return self
 
 
-def _fast_dtype(device: DeviceName) -> DtypeName:
+def default_device() -> DeviceName:
+    """Return the device of models that name none."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def fast_dtype(device: DeviceName) -> DtypeName:
     """Return the number format in which a device computes large models fastest."""
     if device == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:  # older versions of torch cannot say it
         has_bfloat16 = bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
     return "bfloat16" if has_bfloat16 else "float32"
+
+
+def loaded_dtype(device: DeviceName, parameters: int) -> DtypeName:
+    """Return the number format in which an engine loads a model of this size, unless it is told another."""
+    return "float32" if device == "cpu" and parameters < _MIN_BFLOAT16_PARAMETERS else fast_dtype(device)
 
 
 class _SeedSequence:

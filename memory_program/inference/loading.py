@@ -13,7 +13,13 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, LocalEntryNotFoundError
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging as transformers_logging
 
@@ -46,6 +52,24 @@ class LoadedModel:
     kv_shape: tuple[int, int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class NetworkShape:
+    """The sizes of a model, as its configuration has them.
+
+    ``parameters`` counts shared weights once. ``linear_layers`` holds the width in and out of each linear
+    layer but the output layer.
+    """
+
+    parameters: int
+    layers: int
+    hidden: int
+    vocabulary: int
+    heads: int
+    kv_heads: int
+    head_width: int
+    linear_layers: tuple[tuple[int, int], ...]
+
+
 def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
     """Load a model with its tokenizer. A hub id uses the internet only for files not on this disk yet.
 
@@ -59,11 +83,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
         ModelError: the model cannot be found or read, the weights do not fit the configuration, this
             architecture cannot be batched here, or a GGUF file needs a package that is missing.
     """
-    folder, gguf = Path(source).expanduser(), None
-    if folder.suffix == ".gguf":
-        folder, gguf = _check_gguf_file(source, folder)
-    elif not folder.is_dir():
-        folder = _resolve_hub_model(source)
+    folder, gguf = _find_model_files(source)
     has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
@@ -95,6 +115,47 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
             f"{source!r} does not say how long a text may be (max_position_embeddings); {_SERVE_IT}"
         )
     return LoadedModel(network, tokenizer, stop_ids, context, _kv_shape(source, network))
+
+
+def read_network_shape(source: str) -> NetworkShape:
+    """Read the sizes of a model from its configuration, without its weights.
+
+    Args:
+        source: as in ``load_model``.
+
+    Raises:
+        ModelError: the model cannot be found, or its configuration cannot be read.
+    """
+    folder, gguf = _find_model_files(source)
+    with _wrap_load_errors(source, "the configuration"), _silence_transformers(), torch.device("meta"):
+        options = {} if gguf is None else {"gguf_file": gguf}
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
+        network = cast(PreTrainedModel, AutoModelForCausalLM.from_config(config))
+        text, head = config.get_text_config(), network.get_output_embeddings()
+        linear = [m for m in network.modules() if isinstance(m, torch.nn.Linear) and m is not head]
+        heads: int = text.num_attention_heads
+        return NetworkShape(
+            parameters=network.num_parameters(),
+            layers=text.num_hidden_layers,
+            hidden=text.hidden_size,
+            vocabulary=text.vocab_size,
+            heads=heads,
+            kv_heads=getattr(text, "num_key_value_heads", None) or heads,
+            head_width=getattr(text, "head_dim", None) or text.hidden_size // heads,
+            linear_layers=tuple((layer.in_features, layer.out_features) for layer in linear),
+        )
+
+
+def _find_model_files(source: str) -> tuple[Path, str | None]:
+    """Return the folder of a model, and the name of its GGUF file; download what is missing.
+
+    Raises:
+        ModelError: the model cannot be found.
+    """
+    folder = Path(source).expanduser()
+    if folder.suffix == ".gguf":
+        return _check_gguf_file(source, folder)
+    return (folder if folder.is_dir() else _resolve_hub_model(source)), None
 
 
 def _check_gguf_file(source: str, path: Path) -> tuple[Path, str]:

@@ -25,8 +25,8 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.rl.call_recording import AgentCall, recorded_calls, recording_lm
-from memory_program.rl.curriculum import Curriculum
-from memory_program.rl.episodes import memory_namespace, questions_by_session, roll_in
+from memory_program.rl.curriculum import Curriculum, sample_with_refills
+from memory_program.rl.episodes import Episode, memory_namespace, questions_by_session, roll_in
 from memory_program.rl.rewards import AnswerMetric, group_advantages
 from memory_program.rl.rollouts import (
     AgentGroup,
@@ -35,7 +35,7 @@ from memory_program.rl.rollouts import (
     chat_messages,
     get_policy_lm,
 )
-from memory_program.rl.step_metrics import Metrics, StepSamples, Stopwatch
+from memory_program.rl.step_metrics import Metrics, StepSamples, Stopwatch, reply_metrics, spread_metrics
 from memory_program.rl.validation import ValidationResult
 
 READER_AGENT = "reader"
@@ -188,7 +188,6 @@ def answer_metrics(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGr
     ``lost`` counts answers without a score, ``unusable`` those that could not be read, ``groups`` those with
     advantages, and ``zero_variance_groups`` those dropped because all rewards are equal.
     """
-    lengths = [call.response.usage.output_tokens or 0 for one in rollouts for call in one.calls]
     outcomes = Counter(one.answer.outcome for one in rollouts)
     read = [one.answer.text for one in rollouts if one.answer.outcome is Outcome.OK]
     metrics: Metrics = {
@@ -199,8 +198,8 @@ def answer_metrics(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGr
         "zero_variance_groups": sum(of_question.zero_variance_groups for of_question in groups),
         "valid": len(read) / len(rollouts) if rollouts else 0.0,
         "abstained": fmean(is_abstention(text) for text in read) if read else 0.0,
-        "completion_tokens": fmean(lengths) if lengths else 0.0,
-        "sampled_tokens": sum(lengths),
+        **reply_metrics([call.response for one in rollouts for call in one.calls]),
+        **spread_metrics(groups),
     }
     scores = [one.score for one in rollouts if one.score is not None]
     rewards = [reward for of_question in groups for reward in of_question.rewards[READER_AGENT]]
@@ -238,6 +237,25 @@ class AnswerPhase:
         """Sample and score the answers of a step: several to each question of each of its episodes."""
         with watch.phase("roll_in"):
             episodes = self.curriculum.episodes(step)
+        rollouts: list[AnswerRollout] = []
+        groups: list[EpisodeGroups] = []
+
+        def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
+            with watch.phase("read"):
+                sampled = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
+            found = self._group(sampled)
+            rollouts.extend(sampled)
+            groups.extend(found)
+            return found
+
+        rounds = self._settings.refill_rounds or 0
+        spares = self.curriculum.spare_episodes(step) if rounds else []
+        refilled = sample_with_refills(episodes, spares, rounds, sample)
+        metrics = {**answer_metrics(rollouts, groups), "refilled_episodes": refilled}
+        return StepSamples(groups, metrics, answer_lines(rollouts, groups, step + 1))
+
+    def _sample(self, episodes: Sequence[Episode], seed: str) -> list[AnswerRollout]:
+        """Sample several answers to each question of some episodes."""
         asked = [
             AskedQuestion(space, question)
             for e in episodes
@@ -246,21 +264,24 @@ class AnswerPhase:
             for question in e.questions
         ]
         settings = self._settings
-        with watch.phase("read"):
-            rollouts = sample_answers(
-                self._sampler,
-                self._metric,
-                asked,
-                seed=f"{self._seed}/{step}",
-                group_size=settings.group_size,
-                threads=settings.concurrency,
-            )
+        rollouts = sample_answers(
+            self._sampler,
+            self._metric,
+            asked,
+            seed=seed,
+            group_size=settings.group_size,
+            threads=settings.concurrency,
+        )
         lost = [one.answer.message for one in rollouts if one.answer.outcome is Outcome.ERROR]
         if len(lost) == len(rollouts):
             first = lost[0] if lost else "the writer failed on every session"
             raise ModelError(f"no question could be answered; the first failure: {first}")
-        size, rewards = settings.group_size, settings.rewards
-        groups = [
+        return rollouts
+
+    def _group(self, rollouts: Sequence[AnswerRollout]) -> list[EpisodeGroups]:
+        """Group the answers to each question."""
+        size, rewards = self._settings.group_size, self._settings.rewards
+        return [
             group_answers(
                 rollouts[first : first + size],
                 format_weight=rewards.format_weight,
@@ -268,7 +289,6 @@ class AnswerPhase:
             )
             for first in range(0, len(rollouts), size)
         ]
-        return StepSamples(groups, answer_metrics(rollouts, groups), answer_lines(rollouts, groups, step + 1))
 
     def validate(self) -> ValidationResult:
         """Ask the greedy reader all questions of the validation set.

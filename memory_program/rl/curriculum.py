@@ -6,6 +6,7 @@ pass over sessions that are all used. A window depends only on the settings and 
 killed finds the same window again.
 """
 
+import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
 from memory_program.rl.episodes import Episode, make_episodes, questions_by_session
+from memory_program.rl.rollouts import EpisodeGroups
 
 RollIn = Callable[[Sequence[Conversation], int], list[list[MemorySpace]]]
 """Remembers the conversations of a numbered window; returns the memories before each session."""
@@ -29,6 +31,36 @@ class Window:
     first_step: int
     steps: int
     conversations: tuple[Conversation, ...]
+
+
+def sample_with_refills(
+    episodes: Sequence[Episode],
+    spares: Sequence[Episode],
+    rounds: int,
+    sample: Callable[[Sequence[Episode], int], Sequence[EpisodeGroups]],
+) -> int:
+    """Sample episodes, and others in place of groups without spread (DAPO, arXiv 2503.14476, section 3.2).
+
+    Args:
+        episodes: of the step.
+        spares: others, each used at most once.
+        rounds: the most times that others are sampled.
+        sample: samples some episodes in a numbered round, and returns their groups.
+
+    Returns:
+        the number of other episodes that were sampled.
+    """
+    used, found = 0, list(sample(episodes, 0))
+    wanted = sum(len(one.groups) + one.zero_variance_groups for one in found)
+    per_episode = wanted / max(1, len(episodes))
+    for number in range(1, rounds + 1):
+        missing = wanted - sum(len(one.groups) for one in found)
+        chosen = spares[used : used + math.ceil(missing / max(1.0, per_episode))] if missing > 0 else ()
+        if not chosen:
+            break
+        used += len(chosen)
+        found += sample(chosen, number)
+    return used
 
 
 class Curriculum:
@@ -46,7 +78,7 @@ class Curriculum:
         self._settings = settings
         self._seed = seed
         self._roll_in = roll_in
-        self._dealt: tuple[int, list[list[Episode]]] | None = None
+        self._dealt: tuple[int, list[Episode]] | None = None
         shortest = min(settings.stages, default=None)
         if not any(
             _sessions_with_questions(c if shortest is None else truncate_conversation(c, shortest))
@@ -68,8 +100,24 @@ class Curriculum:
         """Return the episodes of a step; the first step of a window, or of a process, rolls in."""
         number = step // self._settings.refresh_every
         if self._dealt is None or self._dealt[0] != number:
-            self._dealt = (number, self._make_step_batches(self.window(number)))
-        return self._dealt[1][step % self._settings.refresh_every]
+            self._dealt = (number, self._make_episodes(self.window(number)))
+        return self._dealt[1][self._place_of(step)]
+
+    def spare_episodes(self, step: int) -> list[Episode]:
+        """Return the episodes of the step's window that are not the step's own, in an order of its own.
+
+        ``episodes`` has made the window.
+        """
+        assert self._dealt is not None, "the step's own episodes come first"
+        others = list(self._dealt[1])
+        del others[self._place_of(step)]
+        random.Random(f"{self._seed}:spare:{step}").shuffle(others)
+        return others
+
+    def _place_of(self, step: int) -> slice:
+        """Return the place of a step's episodes among those of its window."""
+        size, place = self._settings.examples_per_step, step % self._settings.refresh_every
+        return slice(place * size, (place + 1) * size)
 
     def window(self, number: int) -> Window:
         """Return a window, without a roll-in."""
@@ -99,8 +147,8 @@ class Curriculum:
             found += len(_sessions_with_questions(conversation))
         return chosen
 
-    def _make_step_batches(self, window: Window) -> list[list[Episode]]:
-        """Roll in, and deal the episodes of a window to its steps in a shuffled order."""
+    def _make_episodes(self, window: Window) -> list[Episode]:
+        """Roll in, and return the episodes of a window in a shuffled order, those of its first step first."""
         rng = random.Random(f"{self._seed}:window:{window.number}")
         spaces = self._roll_in(window.conversations, window.number)
         episodes = [
@@ -115,8 +163,7 @@ class Curriculum:
             )
         ]
         rng.shuffle(episodes)
-        size = self._settings.examples_per_step
-        return [episodes[step * size : (step + 1) * size] for step in range(window.steps)]
+        return episodes
 
 
 def _sessions_with_questions(conversation: Conversation) -> list[str]:

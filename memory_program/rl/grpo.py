@@ -26,7 +26,13 @@ from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceSettings, parse_tool_weights
+from memory_program.configs.trainer_groups import (
+    GRPOSettings,
+    Part,
+    ReinforceSettings,
+    lasting_settings,
+    parse_tool_weights,
+)
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
@@ -36,7 +42,7 @@ from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.answer_rollouts import AnswerPhase
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.backends.local_backend import LocalProvider
-from memory_program.rl.curriculum import Curriculum
+from memory_program.rl.curriculum import Curriculum, sample_with_refills
 from memory_program.rl.episodes import Episode, memory_namespace, roll_in
 from memory_program.rl.rewards import AnswerMetric, RewardRule
 from memory_program.rl.rollout_files import drop_rollouts_after, write_rollouts
@@ -248,21 +254,31 @@ class _RolloutPhase:
         """Sample, grade and credit the rollouts of a step."""
         with watch.phase("roll_in"):
             episodes = self.curriculum.episodes(step)
-        with watch.phase("write"):
-            rollouts = self._sample(episodes, step)
-        with watch.phase("read"):
-            graded = self._grader.grade(rollouts)
-        groups = self._credit(graded)
-        lines = rollout_lines(graded, groups, step + 1)
-        return StepSamples(groups, rollout_metrics(graded, groups), lines)
+        graded: list[ScoredRollout] = []
+        groups: list[EpisodeGroups] = []
+
+        def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
+            with watch.phase("write"):
+                rollouts = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
+            with watch.phase("read"):
+                scored = self._grader.grade(rollouts)
+            found = self._credit(scored)
+            graded.extend(scored)
+            groups.extend(found)
+            return found
+
+        rounds = self._settings.refill_rounds or 0
+        spares = self.curriculum.spare_episodes(step) if rounds else []
+        refilled = sample_with_refills(episodes, spares, rounds, sample)
+        metrics = {**rollout_metrics(graded, groups), "refilled_episodes": refilled}
+        return StepSamples(groups, metrics, rollout_lines(graded, groups, step + 1))
 
     def validate(self) -> ValidationResult:
         """Let the greedy policy remember the validation set, and ask it all questions."""
         return validate_policy(self._greedy, self._valset, self._grader, threads=self._settings.concurrency)
 
-    def _sample(self, episodes: Sequence[Episode], step: int) -> list[Rollout]:
+    def _sample(self, episodes: Sequence[Episode], seed: str) -> list[Rollout]:
         """Sample the rollouts of each episode, those of one episode next to each other."""
-        seed = f"{self._seed}/{step}"
         numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
         tasks = [
             partial(
@@ -339,7 +355,7 @@ class _TrainingLoop:
             if is_due and progress.validated_at != progress.step:
                 self._validate()
             stop_reason = self._stop_reason()
-            if stop_reason or progress.step % settings.save_every == 0:
+            if stop_reason or progress.step % (settings.save_every or 1) == 0:
                 self._state.save(self._job.trainer, progress)
             if stop_reason:
                 self._grpo.ended_by = stop_reason
@@ -362,6 +378,12 @@ class _TrainingLoop:
             return f"minutes={settings.minutes:g} is reached {done}"
         if progress.stale >= settings.patience:
             return f"patience={settings.patience} is exhausted {done}"
+        if settings.max_calls is not None and progress.api_calls >= settings.max_calls:
+            return f"max_calls={settings.max_calls} is reached {done}"
+        if settings.max_cost is not None and progress.api_cost_usd is None:
+            return f"max_cost={settings.max_cost:g} cannot be kept, since a call has no known price, {done}"
+        if settings.max_cost is not None and (progress.api_cost_usd or 0.0) >= settings.max_cost:
+            return f"max_cost={settings.max_cost:g} is reached {done}"
         return None
 
     def _step(self) -> None:
@@ -383,13 +405,60 @@ class _TrainingLoop:
             "trained": (metrics.get("forward_tokens", 0.0), metrics["seconds/update"]),
         }
         speeds = {f"tokens_per_s/{name}": tokens / s for name, (tokens, s) in counts.items() if s}
-        self._log(kind="step", sessions=phase.curriculum.max_sessions_at(step), **metrics, **speeds)
+        self._count_api_calls(watch)
+        self._log(
+            kind="step",
+            sessions=phase.curriculum.max_sessions_at(step),
+            **metrics,
+            **speeds,
+            time_left_s=round(self._time_left_s()),
+        )
+        if isinstance(report, StepReport):
+            self._check_divergence(report)
+
+    def _count_api_calls(self, watch: Stopwatch) -> None:
+        """Add the calls of API models to the progress."""
+        progress, usage = self._progress, watch.api_usage
+        progress.api_calls += usage.calls
+        before, new = progress.api_cost_usd, usage.cost_usd
+        progress.api_cost_usd = None if before is None or new is None else before + new
+
+    def _time_left_s(self) -> float:
+        """Estimate the seconds to the last step, validations included, from the steps so far."""
+        progress, settings = self._progress, self._settings
+        left_s = progress.seconds / progress.step * (settings.num_train_steps - progress.step)
+        if settings.minutes is not None:
+            left_s = min(left_s, settings.minutes * 60 - progress.seconds)
+        return max(0.0, left_s)
+
+    def _check_divergence(self, report: StepReport) -> None:
+        """Stop a training whose policy has left the initial model, or the model that samples.
+
+        Raises:
+            ModelError: it diverges; the last checkpoint is kept.
+        """
+        training = self._grpo.training
+        again = f"the last checkpoint in {str(self._grpo.folder)!r} is kept, and the same command continues "
+        if report.kl is not None and report.kl > training.max_kl:
+            raise ModelError(
+                f"the training diverges: the KL divergence of step {self._progress.step} is {report.kl:.3g} "
+                f"nats per token, more than --max-kl {training.max_kl:g}; {again}from it: lower "
+                f"--learning-rate (it was {report.learning_rate:g})"
+            )
+        gap = report.sampler_logprob_gap
+        if gap is not None and gap > training.max_sampler_gap:
+            raise ModelError(
+                f"the training diverges: in step {self._progress.step} the log-probabilities of sampler and "
+                f"trainer differ by {gap:.3g} on average, more than --max-sampler-gap "
+                f"{training.max_sampler_gap:g}; {again}from it: use --no-bf16, or raise the limit"
+            )
 
     def _validate(self) -> None:
         """Score the EMA weights on the validation set, and keep them if they are the best so far."""
         watch, progress = Stopwatch(), self._progress
         with self._job.trainer.ema_weights():
-            found = self._phase.validate()
+            with watch.phase("read"):
+                found = self._phase.validate()
             if found.score is None:
                 raise ModelError(
                     f"none of {found.lost} validation questions has a score: calls of the writer, the reader "
@@ -404,10 +473,14 @@ class _TrainingLoop:
                 self._job.trainer.save_weights(self._state.best_weights_folder(progress.step))
         progress.validated_at = progress.step
         progress.seconds += watch.total_s
+        self._count_api_calls(watch)
         self._log(kind="validation", best_step=progress.best_step, **asdict(found))
 
     def _log(self, **entry: object) -> None:
-        whole = {"step": self._progress.step, "run_s": round(self._progress.seconds, 1), **entry}
+        progress = self._progress
+        whole = {"step": progress.step, "run_s": round(progress.seconds, 1), **entry}
+        if progress.api_calls:
+            whole |= {"api_calls": progress.api_calls, "api_cost_usd": progress.api_cost_usd}
         self._state.log(whole)
         self._grpo.on_entry(whole)
 
@@ -415,7 +488,7 @@ class _TrainingLoop:
 def _resume_settings(
     grpo: MemoryGRPO, student: MemoryProgram, trainset: Sequence[Conversation], valset: Sequence[Conversation]
 ) -> LogEntry:
-    """Collect the settings that must not change between runs: all but the time limit and the threads."""
+    """Collect the settings that must not change between runs: all but ``RESUMABLE_SETTINGS``."""
     data = [[conversation.fingerprint for conversation in split] for split in (trainset, valset)]
     lms = {"writer": get_policy_lm(student), "reader": get_reader_lm(student)}
     models = {part: model_fingerprint(lm.model) for part, lm in lms.items()}
@@ -425,8 +498,8 @@ def _resume_settings(
         "program": content_hash(student.dump_state())[:16],
         "data": content_hash(data)[:16],
         **grpo.extra_resume_settings,
-        **grpo.settings.model_dump(mode="json", exclude={"minutes", "concurrency"}),
-        **grpo.training.model_dump(mode="json"),
+        **lasting_settings(grpo.settings),
+        **lasting_settings(grpo.training),
     }
 
 

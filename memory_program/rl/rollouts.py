@@ -377,6 +377,7 @@ def training_items(
                 "reward": sample.reward,
                 "advantage": sample.advantage,
                 "weight": sample.weight,
+                "agent": group.agent,
             }
             tokens = call.response.logprobs or ()
             if tokens and all(token.token_id is not None for token in tokens):

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal, TypeVar
 
 import dspy
 
@@ -10,16 +11,23 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.arbor_yaml import ensure_arbor_yaml
 from memory_program.configs.endpoints import Role, server_address
+from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
+from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
 from memory_program.core.checkpoints import LogEntry
-from memory_program.models.factory import check_model, language_model
+from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
+from memory_program.inference.loading import read_network_shape
+from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import model_fingerprint
+from memory_program.models.model_names import is_local, model_fingerprint, model_source, runs_here
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.memory_estimate import Sampling, check_memory, free_memory
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
+
+TrainingConfigT = TypeVar("TrainingConfigT", TrainConfig, FineTuneConfig)
 
 
 def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
@@ -50,6 +58,39 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
         chat_template_kwargs=config.system.replies.settings().chat_template_kwargs,
     )
     return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
+
+
+def complete_training(
+    config: TrainingConfigT, method: Literal["rl", "sft"], say: Callable[[str], None]
+) -> TrainingConfigT:
+    """Fill in the settings that depend on the model and the device of a training in this process.
+
+    Args:
+        config: of the training.
+        method: rl trains by rewards, sft by examples.
+        say: called with a line for each reason of a default, and one about memory.
+
+    Raises:
+        ConfigError: the training does not fit in the memory of the device.
+        ModelError: a model cannot be found, or its configuration cannot be read.
+    """
+    shape, device = read_network_shape(model_source(config.model)), default_device()
+    has_bfloat16 = device == "cuda" and fast_dtype(device) == "bfloat16"
+    filled = fill_in_defaults(config, shape.parameters, device, method, has_bfloat16=has_bfloat16, say=say)
+    free = free_memory(device)
+    if free is None or shape.parameters < SMALL_PARAMETERS:
+        return filled
+    weight_bytes = 2 if loaded_dtype(device, shape.parameters) == "bfloat16" else 4
+    if isinstance(filled, FineTuneConfig):
+        say(check_memory(shape, filled.optimizer, free, weight_bytes=weight_bytes))
+        return filled
+    reads = filled.writer if filled.parts[0] == "reader" else filled.reader
+    frozen = read_network_shape(model_source(reads)) if is_local(reads) else None
+    sampling = Sampling(reply_tokens=filled.trainer.max_completion_tokens)
+    say(
+        check_memory(shape, filled.trainer, free, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
+    )
+    return filled
 
 
 def check_backend(config: TrainConfig, say: Callable[[str], None]) -> None:
@@ -111,7 +152,18 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
 
 def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
     address, key = server_address(config, role), role.key_variable
-    lm = language_model(name, api_base=address, key_variable=key, temperature=0.0)
+    # a model in this process batches as many as suits it
+    limiter = None if is_local(name) else AdaptiveLimiter(config.grpo.concurrency)
+    template = config.system.replies.settings().chat_template_kwargs
+    lm = language_model(
+        name,
+        api_base=address,
+        key_variable=key,
+        temperature=0.0,
+        limiter=limiter,
+        # a hosted API has no such argument
+        chat_template_kwargs=template if runs_here(name) or address else None,
+    )
     check_model(lm)
     return lm
 

@@ -32,9 +32,14 @@ class TrainingProgress:
 def format_step(entry: LogEntry, steps: int) -> str:
     """Format a step in one line: scores, update, seconds by phase, tokens per second sampled and trained."""
     groups = int(entry["groups"])
-    if "entropy" in entry:
-        kl = [f"kl {entry['kl']:.4f}"] if "kl" in entry else []  # absent if beta is 0
-        update = [*kl, f"entropy {entry['entropy']:.3f}"]
+    if "grad_norm" in entry or "entropy" in entry:
+        # kl and entropy are not measured in every step
+        formats = {"kl": ".4f", "entropy": ".3f", "grad_norm": ".2f"}
+        update = [
+            f"{name.replace('_', ' ')} {entry[name]:{form}}"
+            for name, form in formats.items()
+            if name in entry
+        ]
     elif entry.get("samples", 0):  # a server reports no more than that
         update = [f"samples sent {entry['samples']:.0f}"]
     else:
@@ -53,6 +58,8 @@ def format_step(entry: LogEntry, steps: int) -> str:
         f"{entry['seconds/step']:.1f} s ({phases}, overhead {entry['overhead'] * 100:.0f} %)",
         f"{sampled:,.0f} sampled and {trained:,.0f} trained tokens/s",
     ]
+    if "time_left_s" in entry:
+        parts.append(f"{entry['time_left_s'] / 60:,.0f} min left")
     return "  ".join(parts)
 
 

@@ -41,6 +41,7 @@ from memory_program.rl.training_data import (
 )
 from memory_program.rl.training_models import (
     check_backend,
+    complete_training,
     load_frozen_model,
     load_trainable_model,
     make_answer_metric,
@@ -70,6 +71,8 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     """
     progress = _set_up_progress(config, console)
     check_backend(config, progress.say)
+    if not isinstance(config, ArborTrainConfig):
+        config = complete_training(config, "rl", progress.say)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(config.output_dir))
         splits, program = _load_splits_and_program(config, progress)

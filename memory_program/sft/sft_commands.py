@@ -44,7 +44,7 @@ from memory_program.rl.training_data import (
     load_training_splits,
     read_sft_conversations,
 )
-from memory_program.rl.training_models import reload_in_float32
+from memory_program.rl.training_models import complete_training, reload_in_float32
 from memory_program.sft.exports import find_verl_model, write_llamafactory, write_verl
 from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.program_examples import reader_examples, writer_examples
@@ -153,6 +153,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         TrackingError: MLflow refuses something; the model is saved.
     """
     say = _make_printer(console)
+    config = complete_training(config, "sft", say)
     lines, folder = read_trajectories(config.trajectories), config.output_dir
     lessons = _make_lessons(config, lines, say)
     taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})

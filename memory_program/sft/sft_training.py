@@ -12,7 +12,7 @@ from typing import Any, cast
 import dspy
 from dspy.clients.utils_finetune import TrainDataFormat
 
-from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings, lasting_settings
 from memory_program.core.checkpoints import CheckpointProgress, LogEntry, RunState
 from memory_program.core.errors import ConfigError
 from memory_program.core.hashing import content_hash
@@ -100,7 +100,7 @@ def fine_tune(
     job = cast(LocalReinforceJob, lm.reinforce(alone.model_dump()))
     lasting = {"model": model_fingerprint(lm.model), "epochs": epochs, "batch": batch}
     digest = content_hash(lessons.train)[:16]
-    state = RunState(folder, {**lasting, "data": digest, **training.model_dump(mode="json")})
+    state = RunState(folder, {**lasting, "data": digest, **lasting_settings(training)})
     on_start()
     progress = state.resume(job.trainer)
     steps = -(-len(lessons.train) // batch)
@@ -128,8 +128,12 @@ def fine_tune(
             "run_s": round(progress.seconds, 1),
             "loss": report.loss,
             "grad_norm": report.grad_norm,
+            "learning_rate": report.learning_rate,
             "tokens_per_s/trained": report.forward_tokens / max(report.seconds, 1e-9),
+            "time_left_s": round(progress.seconds / progress.step * (epochs * steps - progress.step)),
         }
+        if report.peak_memory is not None:
+            entry["gpu_memory_gib"] = report.peak_memory / 2**30
         state.log(entry)
         on_entry(entry)
     job.trainer.load_weights(state.best_weights_folder(progress.best_step))

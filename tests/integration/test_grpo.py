@@ -101,6 +101,9 @@ def test_a_step_logs_its_metrics(trained):
     assert entry["sampler_logprob_gap"] < 1e-3
     assert entry["entropy"] > 0
     assert entry["tools/manage_memory"] > 0
+    assert {"reward_std", "advantage_std", "copied_words", "truncated", "repetitive"} <= entry.keys()
+    assert {"learning_rate", "clip_ratio/low", "completion_tokens/p95", "time_left_s"} <= entry.keys()
+    assert "api_calls" not in entry, "no API model was called"
     assert {"reward", "reward/episodic", "valid", "completion_tokens", "grad_norm"} <= entry.keys()
     assert entry["tokens_per_s/sampled"] > 0
     phases = sum(entry[f"seconds/{phase}"] for phase in ("roll_in", "write", "read", "update"))
@@ -146,6 +149,50 @@ def test_a_finished_training_is_not_saved_again(folder, trained):
     written = state.stat().st_mtime_ns
     grpo(out).compile(student(folder), trainset=TRAIN, valset=VAL)
     assert state.stat().st_mtime_ns == written
+
+
+def test_settings_of_memory_speed_and_length_may_change_on_resume(folder, tmp_path):
+    grpo(tmp_path, num_train_steps=2).compile(student(folder), trainset=TRAIN, valset=VAL)
+    changed = {"save_every": 2, "val_every": 3, "patience": 4, "max_calls": 10, "max_cost": 1.0}
+    again = grpo(tmp_path, num_train_steps=2, **changed)
+    again.training = ReinforceSettings(
+        **{**TRAINING, "batch_tokens": 700, "bf16": True, "gradient_checkpointing": True,
+           "learning_rate": 1e-4, "max_kl": 3.0, "diagnostics_every": 5},
+    )  # fmt: skip
+    again.compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert again.ended_by == "num_train_steps=2 is reached"
+
+
+@pytest.mark.parametrize(
+    ("limit", "complaint"),
+    [
+        (
+            {"max_kl": 1e-12},
+            r"the KL divergence of step \d is .* more than --max-kl 1e-12; the last",
+        ),
+        ({"max_sampler_gap": 1e-12}, r"sampler and trainer differ by .* more than --max-sampler-gap 1e-12"),
+    ],
+)
+def test_a_training_that_diverges_stops_and_keeps_its_last_checkpoint(folder, tmp_path, limit, complaint):
+    limited = grpo(tmp_path, save_every=1, num_train_steps=3)
+    limited.training = ReinforceSettings(**{**TRAINING, "beta": 0.01, **limit})
+    with pytest.raises(ModelError, match=complaint):
+        limited.compile(student(folder), trainset=TRAIN, valset=VAL)
+    stopped = read_entries(tmp_path, "step")[-1]["step"]
+    kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
+    assert kept[-1] == f"{stopped - 1:06d}"
+    resumed = grpo(tmp_path, save_every=1, num_train_steps=3)
+    resumed.training = ReinforceSettings(**{**TRAINING, "beta": 0.01, "learning_rate": 1e-4})
+    resumed.compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [entry["step"] for entry in read_entries(tmp_path, "step")] == [1, 2, 3]
+
+
+def test_groups_without_spread_are_replaced_by_those_of_other_episodes(folder, tmp_path):
+    refilling = grpo(tmp_path, num_train_steps=1, examples_per_step=1, group_size=2, refill_rounds=3)
+    refilling.compile(student(folder), trainset=TRAIN, valset=VAL)
+    (entry,) = read_entries(tmp_path, "step")
+    assert entry["rollouts"] == 2 * (1 + entry["refilled_episodes"])
+    assert 0 < entry["refilled_episodes"] <= 3
 
 
 def test_the_folder_of_another_training_is_refused(folder, trained):

@@ -19,12 +19,13 @@ from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
 from memory_program.cli import main as command
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.configs.train_config import ReevaluateConfig
+from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
 from memory_program.rl.rollout_files import read_rollouts
+from memory_program.rl.training_models import load_frozen_model
 from memory_program.rl.training_run import reevaluate
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
@@ -118,6 +119,14 @@ def test_a_killed_run_takes_every_step_once_and_improves(finished):
     assert f"training ended: num_train_steps={STEPS} is reached\n" in said
     results = json.loads((out / "results.json").read_text())
     assert results["samples"] == sum(entry["samples"] for entry in entries if entry["kind"] == "step")
+
+
+def test_the_defaults_of_the_models_size_are_shown_and_recorded(finished):
+    out, text = finished
+    shown = "default --tuning full, --ema-decay 0.9, --beta 0.04, --no-bf16, --batch-tokens 1024, --no-loss"
+    assert text.count(shown) == 1
+    config = json.loads((out / "config.json").read_text())
+    assert (config["tuning"], config["ema_decay"], config["learning_rate"]) == ("full", 0.9, 1e-3)
 
 
 def test_the_trained_model_is_compared_with_the_base(finished):
@@ -221,9 +230,9 @@ def test_a_second_evaluation_reuses_the_records(finished, half_taught, talks):
 
 def test_a_refused_resume_leaves_the_stored_config_alone(finished, half_taught, talks):
     out, _ = finished
-    with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with learning_rate"):
-        run_training(flags(half_taught, talks, server, out, "--learning-rate", "2e-3"))
-    assert json.loads((out / "config.json").read_text())["learning_rate"] == 1e-3
+    with ModelServer() as server, pytest.raises(ConfigError, match="holds a training with group_size"):
+        run_training(flags(half_taught, talks, server, out, "--group-size", "5"))
+    assert json.loads((out / "config.json").read_text())["group_size"] == 6
 
 
 def test_a_run_does_not_resume_with_another_reader_setting(finished, half_taught, talks):
@@ -257,6 +266,40 @@ def test_the_reward_benchmark_stops_at_a_failed_training(tmp_path):
     assert failed.returncode != 0
     assert "leave-one-out, seed 1: the training failed" in failed.stderr
     assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
+
+
+@pytest.mark.parametrize(
+    ("limit", "reason"),
+    [
+        (("--max-calls", "2"), "max_calls=2 is reached after 0 of 8 steps"),
+        (
+            ("--max-cost", "3"),
+            "max_cost=3 cannot be kept, since a call has no known price, after 0 of 8 steps",
+        ),
+    ],
+)
+def test_a_training_ends_at_its_limit_of_calls_or_dollars(half_taught, talks, tmp_path, limit, reason):
+    with ModelServer() as server:
+        said = run_training(
+            flags(half_taught, talks, server, tmp_path / "train", "--no-mlflow", "--num-test", "1", *limit)
+        )
+    assert f"training ended: {reason}" in said
+    (entry,) = read_log(tmp_path / "train")
+    assert entry["api_calls"] >= 2
+    assert entry["api_cost_usd"] is None
+
+
+def test_an_api_model_that_reads_is_called_as_often_at_once_as_rollouts_are_graded():
+    with ModelServer() as server:
+        config = TrainConfig(
+            reader_model="openai/reader",
+            api_base=server.url,
+            concurrency=40,
+            chat_template_kwargs='{"enable_thinking": false}',
+        )
+        engine = load_frozen_model(config, "reader", config.reader).engine
+    assert engine.limiter.limit == 40
+    assert engine.chat_template_kwargs == {"enable_thinking": False}
 
 
 def test_the_dry_run_shows_one_group(half_taught, talks, tmp_path):

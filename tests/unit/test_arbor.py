@@ -194,6 +194,7 @@ def test_what_arbor_would_do_wrong_is_refused_with_the_reason(changed, reason):
 def test_every_setting_is_told_or_refused_or_ours_alone():
     ours = {"max_completion_tokens", "seed", "tuning"}  # in max_seq_len; of our samples; in lora_config
     refused = {"clip_low", "clip_high", "entropy_weight", "iterations", "ema_decay", "batch_tokens"}
+    refused |= {"loss_per_agent", "diagnostics_every", "max_kl", "max_sampler_gap"}
     told = job().trainer_config()
     names = {*told, *told["lora_config"]}
     renamed = {"lora_r": "r", "max_prompt_tokens": "max_prompt_length"}
@@ -434,7 +435,7 @@ def test_local_settings_are_not_taken_for_those_of_a_server():
     ):
         TrainConfig(backend="arbor")
     assert (TrainConfig().backend, ArborTrainConfig().backend) == ("local", "arbor")
-    assert TrainConfig().trainer == ReinforceSettings(learning_rate=3e-4, warmup_steps=2, ema_decay=0.9)
+    assert TrainConfig().trainer == ReinforceSettings()
 
 
 # -- the server's start ------------------------------------------------------------------------------

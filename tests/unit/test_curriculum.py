@@ -8,7 +8,8 @@ from locomo.types import Category, Conversation, Question
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import GRPOSettings
 from memory_program.core.errors import ConfigError
-from memory_program.rl.curriculum import Curriculum
+from memory_program.rl.curriculum import Curriculum, sample_with_refills
+from memory_program.rl.rollouts import AgentGroup, EpisodeGroups
 from tests.conversations import session
 
 SESSIONS = tuple(session(n, f"Mara: This is talk number {n}.", day=n) for n in range(1, 5))
@@ -100,3 +101,49 @@ def test_conversations_without_questions_are_refused():
 def test_a_curriculum_must_be_counts_of_sessions(wrong):
     with pytest.raises(ConfigError, match=f"curriculum='{wrong}' must be counts of sessions"):
         GRPOSettings(curriculum=wrong)
+
+
+def test_spare_episodes_are_the_others_of_the_window_in_a_fixed_order(rolling_in):
+    of, again = (curriculum(rolling_in, refresh_every=4) for _ in range(2))
+    own, window = set(ids(of, [5])[0]), {e for step in ids(of, range(4, 8)) for e in step}
+    of.episodes(5)
+    spares = [e.episode_id for e in of.spare_episodes(5)]
+    assert len(spares) == 6
+    assert set(spares) <= window
+    assert not (set(spares) & own) or len(window) < 8
+    again.episodes(5)
+    assert [e.episode_id for e in again.spare_episodes(5)] == spares
+
+
+def outcome(groups: int) -> EpisodeGroups:
+    """The result of an episode with four agents, of which some have a spread."""
+    found = tuple(AgentGroup("e", str(n), ()) for n in range(groups))
+    return EpisodeGroups(found, {}, 4 - groups)
+
+
+@pytest.mark.parametrize(
+    ("spreads", "rounds", "asked"),
+    [
+        ([[4, 4]], 2, [2]),  # nothing to refill
+        ([[4, 1], [4]], 2, [2, 1]),
+        ([[0, 1], [0, 1], [4]], 3, [2, 2, 2, 1]),
+        ([[0, 0]], 9, [2, 2, 2, 2]),  # there are six others
+        ([[0, 0], [0, 0]], 1, [2, 2]),
+        ([[0, 0]], 0, [2]),
+    ],
+)
+def test_groups_without_spread_are_refilled_up_to_a_limit(rolling_in, spreads, rounds, asked):
+    of = curriculum(rolling_in, examples_per_step=2, refresh_every=3)
+    episodes, spares = of.episodes(0), of.spare_episodes(0)
+    calls: list[tuple[list[str], int]] = []
+
+    def sample(chosen, number):
+        calls.append(([e.episode_id for e in chosen], number))
+        return [outcome(groups) for groups in spreads[min(number, len(spreads) - 1)][: len(chosen)]]
+
+    used = sample_with_refills(episodes, spares, rounds, sample)
+    assert [len(names) for names, _ in calls] == asked
+    assert [number for _, number in calls] == list(range(len(calls)))
+    refilled = [name for names, number in calls for name in names if number]
+    assert refilled == [e.episode_id for e in spares[: len(refilled)]]
+    assert used == len(refilled)

@@ -69,6 +69,22 @@ def test_token_weights_follow_the_papers():
     assert Objective("dr_grpo", max_completion_tokens=10).token_weights(lengths) == [1 / 20, 1 / 20]
 
 
+@pytest.mark.parametrize("loss_type", ["grpo", "dapo", "dr_grpo"])
+def test_agents_weigh_the_same_whatever_the_length_of_their_replies(loss_type):
+    lengths, agents = [2, 90, 6, 110], ["core", "episodic", "core", "episodic"]
+    apart = Objective(loss_type, loss_per_agent=True).sample_token_weights(lengths, agents)
+    alone = {agent: Objective(loss_type).token_weights(own) for agent, own in
+             {"core": [2, 6], "episodic": [90, 110]}.items()}  # fmt: skip
+    assert apart == pytest.approx([w / 2 for pair in zip(*alone.values(), strict=True) for w in pair])
+    together = Objective(loss_type).sample_token_weights(lengths, agents)
+    assert together == Objective(loss_type).token_weights(lengths)
+
+
+def test_dapo_per_agent_gives_each_agent_half_of_the_loss():
+    weights = Objective(loss_per_agent=True).sample_token_weights([2, 90, 6], ["core", "episodic", "core"])
+    assert 2 * weights[0] + 6 * weights[2] == pytest.approx(0.5) == 90 * weights[1]
+
+
 def test_kl_and_entropy_follow_their_formulas():
     logprobs, reference = torch.tensor([-1.0, -0.5]), torch.tensor([-1.0, -1.5])
     assert kl_k3(logprobs, reference).tolist() == pytest.approx([0.0, math.exp(-1) + 1 - 1])

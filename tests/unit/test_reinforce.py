@@ -129,7 +129,7 @@ def test_packed_samples_have_the_gradients_of_separate_texts(folder, monkeypatch
     network = trainer(folder).engine.model.network
     found: list[list[torch.Tensor]] = []
 
-    def keep_gradients() -> float:
+    def keep_gradients(_loss: float) -> float:
         found.append([weight.grad.clone() for weight in learner.engine.model.network.parameters()])
         return 0.0
 
@@ -347,10 +347,37 @@ def test_a_checkpoint_of_another_tuning_is_refused(folder, tmp_path):
 def test_a_nan_gradient_stops_and_leaves_the_weights_alone(folder):
     learner = trainer(folder)
     before = weights(learner)
-    with pytest.raises(ModelError, match="the gradient of step 1 is nan: lower the learning rate"):
+    with pytest.raises(ModelError, match="diverges: in step 1 the loss is nan and the gradient nan"):
         learner.policy_gradient_step([Sample(PROMPT, GOOD, math.nan)])
     assert has_weights(learner, before)
     assert learner.policy_gradient_step(SAMPLES).grad_norm > 0
+
+
+def test_entropy_and_the_kl_of_adapters_are_measured_every_few_steps(folder):
+    learner = trainer(folder, tuning="lora", beta=0.0, lora_r=4, diagnostics_every=2)
+    reports = [learner.policy_gradient_step(SAMPLES) for _ in range(4)]
+    measured = [(report.entropy is not None, report.kl is not None) for report in reports]
+    assert measured == [(True, True), (False, False), (True, True), (False, False)]
+    assert reports[2].kl > 0 == pytest.approx(reports[0].kl, abs=1e-6)
+    assert "kl" not in update_metrics(reports[1])
+
+
+def test_steps_without_diagnostics_are_the_same_steps(folder):
+    often, seldom = (trainer(folder, beta=0.0, diagnostics_every=every) for every in (1, 10))
+    for _ in range(3):
+        losses = [learner.policy_gradient_step(SAMPLES).loss for learner in (often, seldom)]
+    assert losses[0] == losses[1]
+    assert has_weights(often, weights(seldom))
+
+
+def test_a_step_reports_its_learning_rate_and_both_ends_of_the_clip_range(folder):
+    learner = trainer(folder, learning_rate=1e-3, warmup_steps=4, iterations=3, clip_low=0.01, clip_high=1e6)
+    report = learner.policy_gradient_step(SAMPLES)
+    assert report.learning_rate == pytest.approx(7.5e-4)
+    metrics = update_metrics(report)
+    assert metrics["clip_ratio/low"] > metrics["clip_ratio/high"] == 0.0
+    assert metrics["clip_fraction"] == metrics["clip_ratio/low"]
+    assert "gpu_memory_gib" not in metrics, "there is no GPU"
 
 
 @pytest.mark.parametrize("step", [LocalTrainer.policy_gradient_step, LocalTrainer.sft_step])

@@ -93,3 +93,21 @@ def test_a_training_of_the_previous_version_resumes_under_the_current_names(tmp_
     assert RunState(tmp_path, new).settings == old  # memories are found under a hash of these
     with pytest.raises(ConfigError, match="holds a training with group_size=8: give the same settings"):
         RunState(tmp_path, {**new, "group_size": 4})
+
+
+def test_calls_that_were_paid_for_after_the_last_checkpoint_are_counted(tmp_path: Path):
+    state = RunState(tmp_path, {})
+    progress = state.resume(Weights())
+    progress.step, progress.api_calls, progress.api_cost_usd = 1, 10, 0.5
+    state.save(Weights(), progress)
+    state.log({"kind": "step", "step": 1, "api_calls": 10, "api_cost_usd": 0.5})
+    state.log({"kind": "step", "step": 2, "api_calls": 25, "api_cost_usd": 1.25})
+    resumed = RunState(tmp_path, {}).resume(Weights())
+    assert (resumed.step, resumed.api_calls, resumed.api_cost_usd) == (1, 25, 1.25)
+
+
+def test_a_setting_that_is_newer_than_the_run_must_be_off(tmp_path: Path):
+    RunState(tmp_path, {"group_size": 8})
+    RunState(tmp_path, {"group_size": 8, "loss_per_agent": False, "refill_rounds": 0})
+    with pytest.raises(ConfigError, match="holds a training with refill_rounds=None"):
+        RunState(tmp_path, {"group_size": 8, "refill_rounds": 1})

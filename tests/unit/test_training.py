@@ -287,7 +287,7 @@ def test_the_model_card_has_origin_scores_and_a_command():
         }}},
         "comparisons": {"locomo_f1": COMPARISON},
     }  # fmt: skip
-    card = model_card(TrainConfig(), results)
+    card = model_card(TrainConfig(tuning="full", learning_rate=3e-4), results)
     assert "# pocket-base, trained as a memory writer" in card
     assert "70 training conversations, 5 for validation, 8 for testing" in card
     assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0003" in card

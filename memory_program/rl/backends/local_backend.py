@@ -58,7 +58,8 @@ class LocalReinforceJob(ReinforceJob):
 
         An item of a group may give its ``advantage``; without it, the advantage is computed from the rewards
         of its group: (reward - mean) / (deviation + 1e-4). An item may give its sampled
-        ``completion_tokens`` and their ``logprobs``; without them, its completion is tokenized.
+        ``completion_tokens`` and their ``logprobs``; without them, its completion is tokenized. It may name
+        its ``agent``.
 
         Args:
             train_data: ``[{"group": [{"messages", "completion", "reward"}]}]``, or ``[{"messages"}]``.
@@ -90,7 +91,7 @@ class LocalReinforceJob(ReinforceJob):
                 tokens, logprobs = item.get("completion_tokens"), item.get("logprobs")
                 if tokens is None:
                     tokens, logprobs = engine.reply_tokens(item["completion"]["content"]), None
-                samples.append(Sample(prompt, tuple(tokens), advantage, logprobs))
+                samples.append(Sample(prompt, tuple(tokens), advantage, logprobs, item.get("agent", "")))
         return self.trainer.policy_gradient_step(samples) if samples else None
 
     def eval_nll(self, train_data: Sequence[TrainingItem]) -> tuple[float, int]:

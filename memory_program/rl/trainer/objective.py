@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from memory_program.configs.trainer_groups import LossType, ReinforceSettings
+from memory_program.core.settings import filled_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,8 @@ class Objective:
     entropy_weight: float = 0.0
     """Weight of the entropy bonus."""
     max_completion_tokens: int = 512
+    loss_per_agent: bool = False
+    """Average the loss of each agent by itself (MemBuilder, arXiv 2601.05488: 1/|a_m| for agent m)."""
 
     @classmethod
     def from_settings(cls, settings: ReinforceSettings) -> "Objective":
@@ -36,9 +39,10 @@ class Objective:
             loss_type=settings.loss_type,
             clip_low=settings.clip_low,
             clip_high=settings.clip_high,
-            beta=settings.beta,
+            beta=filled_in(settings.beta),
             entropy_weight=settings.entropy_weight,
             max_completion_tokens=settings.max_completion_tokens,
+            loss_per_agent=filled_in(settings.loss_per_agent),
         )
 
     def token_weights(self, lengths: Sequence[int]) -> list[float]:
@@ -50,23 +54,36 @@ class Objective:
             return [1 / (samples * self.max_completion_tokens)] * samples
         return [1 / max(tokens, 1)] * samples
 
+    def sample_token_weights(self, lengths: Sequence[int], agents: Sequence[str]) -> list[float]:
+        """Return ``token_weights``, with ``loss_per_agent`` those of each agent divided by their number."""
+        if not self.loss_per_agent:
+            return self.token_weights(lengths)
+        places: dict[str, list[int]] = {}
+        for place, agent in enumerate(agents):
+            places.setdefault(agent, []).append(place)
+        weights = [0.0] * len(lengths)
+        for own in places.values():
+            for place, weight in zip(own, self.token_weights([lengths[n] for n in own]), strict=True):
+                weights[place] = weight / len(places)
+        return weights
+
     def loss(self, terms: "TokenTerms") -> Tensor:
         """Return the part of the loss that some tokens of a step contribute; the parts sum to the loss."""
         ratio = torch.exp(terms.logprobs - terms.old_logprobs)
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         token_losses = -torch.minimum(ratio * terms.advantages, clipped * terms.advantages)
-        if terms.reference_logprobs is not None:
+        if self.beta and terms.reference_logprobs is not None:
             token_losses = token_losses + self.beta * kl_k3(terms.logprobs, terms.reference_logprobs)
         loss = (token_losses * terms.weights).sum()
         if not self.entropy_weight:
             return loss
         return loss - self.entropy_weight * terms.entropies.sum() / terms.step_tokens
 
-    def is_clipped(self, terms: "TokenTerms") -> Tensor:
-        """Mark the tokens whose gradient is cut off by the clip range."""
+    def find_clipped(self, terms: "TokenTerms") -> tuple[Tensor, Tensor]:
+        """Mark the tokens whose gradient is cut off at the lower, and at the upper end of the clip range."""
         ratio = torch.exp(terms.logprobs - terms.old_logprobs)
-        too_high = (ratio > 1 + self.clip_high) & (terms.advantages > 0)
-        return too_high | ((ratio < 1 - self.clip_low) & (terms.advantages < 0))
+        too_low = (ratio < 1 - self.clip_low) & (terms.advantages < 0)
+        return too_low, (ratio > 1 + self.clip_high) & (terms.advantages > 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ class Sample:
     """A prompt and a completion in tokens, with the completion's advantage.
 
     ``logprobs`` are those of the sampler (natural logarithms, at the sampling temperature); None if unknown.
+    ``agent`` wrote the completion.
     """
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
     advantage: float = 1.0
     logprobs: tuple[float, ...] | None = None
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,11 @@ next samples come from the updated policy without a copy.
 """
 
 import copy
+import math
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -21,8 +22,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from memory_program.configs.trainer_groups import ReinforceSettings
+from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import ModelError
-from memory_program.inference.engine import LocalEngine
+from memory_program.core.settings import filled_in
+from memory_program.inference.engine import LocalEngine, fast_dtype
 from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3
 from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
 from memory_program.rl.trainer.token_scores import TokenScorer
@@ -35,22 +38,33 @@ _WEIGHTS = "weights.safetensors"
 class StepReport:
     """Statistics of one step. Means are over the completion tokens of its samples.
 
-    ``kl`` is None without a reference (``beta`` is 0). ``sampler_logprob_gap`` is the mean absolute
-    difference between the sampler's log-probabilities and those computed here; it grows where sampling and
-    training disagree on the text or the weights, and is None where the sampler reports none.
-    ``forward_tokens`` counts all tokens that the network read, prompts included.
+    ``kl`` is that from the initial model, and ``entropy`` that of the policy; they are None in steps that do
+    not measure them (``diagnostics_every``), ``kl`` also where full tuning has no reference (``beta`` is 0).
+    ``clip_low`` and ``clip_high`` are the shares of the tokens that are clipped at either end.
+    ``sampler_logprob_gap`` is the mean absolute difference between the sampler's log-probabilities and those
+    computed here; it grows where sampling and training disagree on the text or the weights, and is None where
+    the sampler reports none. ``forward_tokens`` counts all tokens that the network read, prompts included.
+    ``peak_memory`` is the most memory of a GPU during the update, in bytes.
     """
 
     loss: float
     kl: float | None
-    entropy: float
-    clip_fraction: float
+    entropy: float | None
+    clip_low: float
+    clip_high: float
     grad_norm: float
+    learning_rate: float
     sampler_logprob_gap: float | None
     samples: int
     tokens: int
     forward_tokens: int
     seconds: float
+    peak_memory: int | None
+
+    @property
+    def clip_fraction(self) -> float:
+        """The share of the tokens that are clipped."""
+        return self.clip_low + self.clip_high
 
 
 class _Batch:
@@ -77,7 +91,8 @@ class _PassSums:
     loss: float = 0.0
     kl: float = 0.0
     entropy: float = 0.0
-    clipped_tokens: int = 0
+    clipped_low: int = 0
+    clipped_high: int = 0
     grad_norm: float = 0.0
 
 
@@ -87,14 +102,24 @@ class LocalTrainer:
     def __init__(self, engine: LocalEngine, settings: ReinforceSettings) -> None:
         """Prepare the optimiser; the weights do not change before the first step.
 
+        Args:
+            engine: holds the weights.
+            settings: those that were left out get the defaults of the model's size.
+
         Raises:
             ModelError: the weights to train are not in float32.
         """
+        network = engine.model.network
+        device = network.device.type
+        has_bfloat16 = device == "cuda" and fast_dtype("cuda") == "bfloat16"
+        settings = fill_in_defaults(
+            settings, network.num_parameters(), device, "rl", has_bfloat16=has_bfloat16
+        )
         self.engine = engine
         self.settings = settings
         self.steps = 0
+        self._rate = 0.0  # of the last step
         self._objective = Objective.from_settings(settings)
-        network = engine.model.network
         torch.manual_seed(settings.optimizer.seed)
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
@@ -121,9 +146,8 @@ class LocalTrainer:
                 f"weights of {', '.join(sorted(wrong))} would lose small steps of training: load the model "
                 "in float32 (bf16=True still computes in bfloat16), or train adapters, tuning='lora'"
             )
-        self._optimizer = torch.optim.AdamW(
-            self._trained, settings.optimizer.learning_rate, weight_decay=settings.optimizer.weight_decay
-        )
+        rate, decay = filled_in(settings.optimizer.learning_rate), settings.optimizer.weight_decay
+        self._optimizer = torch.optim.AdamW(self._trained, rate, weight_decay=decay)
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -136,16 +160,23 @@ class LocalTrainer:
         objective, temperature = self._objective, self.settings.temperature
         batches = self._pack(samples)
         lengths = [len(sample.completion) for sample in samples]
-        weights = torch.tensor(objective.token_weights(lengths), device=self._network.device)
+        token_weights = objective.sample_token_weights(lengths, [sample.agent for sample in samples])
+        weights = torch.tensor(token_weights, device=self._network.device)
         tokens = sum(lengths)
         passes: list[_PassSums] = []
+        every = self.settings.iterations * filled_in(self.settings.diagnostics_every)
+        is_measured = self.steps % every == 0
+        with_kl = bool(self.settings.beta) or (is_measured and self._adapted is not None)
+        with_entropy = is_measured or objective.entropy_weight > 0
         with self._updating() as elapsed_s:
-            for batch in batches:
+            for batch in batches if with_kl else ():
                 batch.reference_logprobs = self._reference_logprobs(batch.packed)
             for _ in range(self.settings.iterations):
                 sums = _PassSums()
                 for batch in batches:
-                    logprobs, entropies = self._score(self._network, batch.packed, temperature)
+                    logprobs, entropies = self._score(
+                        self._network, batch.packed, temperature, with_entropy=with_entropy
+                    )
                     if batch.old_logprobs is None:  # first iteration: the weights are those that sampled
                         batch.old_logprobs = logprobs.detach()
                     terms = TokenTerms(
@@ -162,16 +193,19 @@ class LocalTrainer:
                     with torch.no_grad():
                         sums.loss += float(loss)
                         sums.entropy += float(entropies.sum())
-                        sums.clipped_tokens += int(objective.is_clipped(terms).sum())
+                        too_low, too_high = objective.find_clipped(terms)
+                        sums.clipped_low += int(too_low.sum())
+                        sums.clipped_high += int(too_high.sum())
                         if batch.reference_logprobs is not None:
                             sums.kl += float(kl_k3(logprobs, batch.reference_logprobs).sum())
                         if batch.sampled_logprobs is not None and batch.logprob_gap is None:
                             batch.logprob_gap = float((logprobs - batch.sampled_logprobs).abs().mean())
-                sums.grad_norm = self._optimizer_step()
+                sums.grad_norm = self._optimizer_step(sums.loss)
                 passes.append(sums)
             # KL and entropy are those of the first pass: k3 is an estimate only for samples of the current
             # weights, and unbounded once they have moved.
-            return self._report(passes[0], passes[-1], batches, len(samples), tokens, elapsed_s())
+            report = self._report(passes[0], passes[-1], batches, len(samples), tokens, elapsed_s())
+            return report if with_entropy else replace(report, entropy=None)
 
     def sft_step(self, samples: Sequence[Sample]) -> StepReport:
         """Take one step on the mean negative log-likelihood of the samples' tokens.
@@ -186,57 +220,60 @@ class LocalTrainer:
         sums = _PassSums()
         with self._updating() as elapsed_s:
             for batch in batches:
-                logprobs, entropies = self._score(self._network, batch.packed, temperature=1.0)
+                logprobs, _ = self._score(self._network, batch.packed, 1.0, with_entropy=False)
                 loss = -(logprobs * batch.advantages).sum() / tokens
                 loss.backward()
                 sums.loss += float(loss.detach())
-                sums.entropy += float(entropies.detach().sum())
-            sums.grad_norm = self._optimizer_step()
-            return self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
+            sums.grad_norm = self._optimizer_step(sums.loss)
+            report = self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
+            return replace(report, entropy=None)
 
     @torch.no_grad()
     def eval_nll(self, samples: Sequence[Sample]) -> tuple[float, int]:
         """Return the summed negative log-likelihood of the samples' tokens, and their number; no step."""
         total, tokens = 0.0, sum(len(sample.completion) for sample in samples)
-        with self.engine.updating() as network:
+        with self.engine.updating() as network, _tensor_float32(network.device):
             for batch in self._pack(samples):
-                total -= float(self._score(network, batch.packed, temperature=1.0)[0].sum())
+                total -= float(self._score(network, batch.packed, 1.0, with_entropy=False)[0].sum())
         return total, tokens
 
     def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
-        sequences = pack_samples(samples, self.settings.optimizer.batch_tokens)
+        sequences = pack_samples(samples, filled_in(self.settings.optimizer.batch_tokens))
         return [_Batch(packed.to(self._network.device), samples) for packed in sequences]
 
     @torch.no_grad()
-    def _reference_logprobs(self, packed: PackedSequence) -> Tensor | None:
-        """Compute the completion tokens' log-probabilities under the initial model; None if beta is 0."""
-        if not self.settings.beta:
-            return None
+    def _reference_logprobs(self, packed: PackedSequence) -> Tensor:
+        """Compute the completion tokens' log-probabilities under the initial model."""
         network = self._network if self._reference is None else self._reference
         without_adapter = nullcontext() if self._adapted is None else self._adapted.disable_adapter()
         with without_adapter:
-            return self._score(network, packed, self.settings.temperature)[0]
+            return self._score(network, packed, self.settings.temperature, with_entropy=False)[0]
 
     def _score(
-        self, network: PreTrainedModel, packed: PackedSequence, temperature: float
+        self, network: PreTrainedModel, packed: PackedSequence, temperature: float, *, with_entropy: bool
     ) -> tuple[Tensor, Tensor]:
         """Compute the log-probability and the entropy of each completion token, at a temperature."""
-        with torch.autocast(network.device.type, torch.bfloat16, enabled=self.settings.optimizer.bf16):
+        is_bf16 = filled_in(self.settings.optimizer.bf16)
+        with torch.autocast(network.device.type, torch.bfloat16, enabled=is_bf16):
             entropy_grad = self._objective.entropy_weight > 0
-            return self._scorer.score(network, packed, temperature, entropy_grad=entropy_grad)
+            return self._scorer.score(
+                network, packed, temperature, entropy_grad=entropy_grad, with_entropy=with_entropy
+            )
 
-    def _optimizer_step(self) -> float:
+    def _optimizer_step(self, loss: float) -> float:
         """Clip the gradient, step the optimiser, update the EMA weights, and return the gradient's norm."""
         settings = self.settings.optimizer
+        learning_rate, warmup_steps = filled_in(settings.learning_rate), filled_in(settings.warmup_steps)
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, settings.max_grad_norm))
-        if not norm < float("inf"):  # infinite or NaN
+        if not (math.isfinite(norm) and math.isfinite(loss)):
             raise ModelError(
-                f"the gradient of step {self.steps + 1} is {norm}: lower the learning rate (now "
-                f"{settings.learning_rate:g}), or resume from the last checkpoint with another seed"
+                f"the training diverges: in step {self.steps + 1} the loss is {loss:.3g} and the gradient "
+                f"{norm:.3g}; the same command with a lower --learning-rate (it was {learning_rate:g}) "
+                "continues from the last checkpoint"
             )
-        rate = settings.learning_rate * min(1.0, (self.steps + 1) / max(1, settings.warmup_steps))
+        self._rate = learning_rate * min(1.0, (self.steps + 1) / max(1, warmup_steps))
         for group in self._optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = self._rate
         self._optimizer.step()
         self._optimizer.zero_grad()
         if settings.ema_decay:
@@ -264,13 +301,16 @@ class LocalTrainer:
             loss=last.loss,
             kl=first.kl / max(1, tokens) if has_reference else None,
             entropy=first.entropy / max(1, tokens),
-            clip_fraction=last.clipped_tokens / max(1, tokens),
+            clip_low=last.clipped_low / max(1, tokens),
+            clip_high=last.clipped_high / max(1, tokens),
             grad_norm=last.grad_norm,
+            learning_rate=self._rate,
             sampler_logprob_gap=fmean(gaps) if gaps else None,
             samples=samples,
             tokens=tokens,
             forward_tokens=sum(len(batch.packed.tokens_T) for batch in batches),
             seconds=seconds,
+            peak_memory=torch.cuda.max_memory_allocated() if self._network.device.type == "cuda" else None,
         )
 
     @contextmanager
@@ -291,8 +331,10 @@ class LocalTrainer:
     @contextmanager
     def _updating(self) -> Generator[Callable[[], float]]:
         """Hold the engine for an update; yields a function that returns the elapsed seconds."""
-        with self.engine.updating() as network:
+        with self.engine.updating() as network, _tensor_float32(network.device):
             started = time.monotonic()
+            if network.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
             network.train()
             if self.settings.optimizer.gradient_checkpointing:
                 network.gradient_checkpointing_enable({"use_reentrant": False})
@@ -376,3 +418,15 @@ class LocalTrainer:
                 merged = cast(PreTrainedModel, copy.deepcopy(self._adapted).merge_and_unload())
                 merged.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _tensor_float32(device: torch.device) -> Generator[None]:
+    """Let a GPU multiply float32 matrices in TF32: several times faster, and accurate enough for training."""
+    before = torch.get_float32_matmul_precision()
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -37,6 +37,7 @@ class TokenScorer:
         temperature: float,
         *,
         entropy_grad: bool = False,
+        with_entropy: bool = True,
     ) -> tuple[Tensor, Tensor]:
         """Compute the log-probability and the entropy of each completion token, at a temperature.
 
@@ -45,24 +46,27 @@ class TokenScorer:
             packed: the sequence.
             temperature: divides the logits.
             entropy_grad: whether the entropies have a gradient.
+            with_entropy: whether the entropies are computed; otherwise they are 0.
         """
+        kind = network.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else network.dtype
         places, order = packed.predictors_N.unique(return_inverse=True)
         inputs: dict[str, Any] = {  # Any: tensors and a flag
             "input_ids": packed.tokens_T[None],
             "position_ids": packed.positions_T[None],
-            "attention_mask": packed.mask(network.dtype)[None, None],
+            "attention_mask": packed.mask(dtype)[None, None],  # else each layer casts and keeps its own
             "use_cache": False,
         }
         if not self._is_plain:
             output: Any = network(**inputs, logits_to_keep=places)
-            return _score(output.logits[0][order], packed.targets_N, temperature, entropy_grad)
+            return _score(output.logits[0][order], packed.targets_N, temperature, entropy_grad, with_entropy)
         body: Any = network.base_model(**inputs)
         hidden_N = body.last_hidden_state[0][places][order]
         head = _head(network)
         rows = max(1, self._chunk_logits // head.weight.shape[0])
 
         def score_rows(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            return _score(head(hidden), targets, temperature, entropy_grad)
+            return _score(head(hidden), targets, temperature, entropy_grad, with_entropy)
 
         if len(hidden_N) <= rows:
             return score_rows(hidden_N, packed.targets_N)
@@ -77,8 +81,12 @@ def _head(network: PreTrainedModel) -> torch.nn.Linear:
     return cast(torch.nn.Linear, network.get_output_embeddings())
 
 
-def _score(logits: Tensor, targets: Tensor, temperature: float, entropy_grad: bool) -> tuple[Tensor, Tensor]:
+def _score(
+    logits: Tensor, targets: Tensor, temperature: float, entropy_grad: bool, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
     logits = logits.float() / temperature
+    if not with_entropy:
+        return target_logprobs(logits, targets), logits.new_zeros(len(logits))
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         entropies = token_entropies(logits)
     return target_logprobs(logits, targets), entropies
