@@ -134,7 +134,7 @@ def test_the_trainer_is_told_the_defaults_of_the_field_under_the_names_that_it_k
     assert told["gradient_accumulation_steps"] == 4
     assert (told["learning_rate"], told["lr_scheduler_type"]) == (2e-5, "constant_with_warmup")
     assert (told["beta"], told["bf16"]) == (0.0, True)
-    assert (told["lora_config"]["r"], told["lora_config"]["lora_alpha"]) == (64, 16)
+    assert (told["lora_config"]["r"], told["lora_config"]["lora_alpha"]) == (32, 64)
     assert (told["max_prompt_length"], told["max_seq_len"]) == (4096, 4608)
 
 
