@@ -84,7 +84,8 @@ def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | 
     ends = config.session_ends
     rule = SessionRule(ends.session_pause, ends.session_turns, ends.session_chars)
     pace = WriterPace(threads=ends.writers)
-    service = MemoryService(config.db_url, program, rule, most_waiting=ends.max_waiting, pace=pace)
+    limits = {"most_waiting": ends.max_waiting, "most_open": ends.max_open_sessions}
+    service = MemoryService(config.db_url, program, rule, **limits, pace=pace)
     tokens, metrics = ApiTokens(service.store.database), ServiceMetrics(service)
     return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
 
@@ -156,6 +157,7 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
         requires_tokens=config.asks_for_tokens,
         host=doors.host,
         max_bytes=int(doors.max_megabytes * 1e6),
+        per_second=doors.requests_per_second,
     )
     return app
 
