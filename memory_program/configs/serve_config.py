@@ -48,7 +48,7 @@ class DoorSettings(SettingsGroup):
     """MCP: http serves /mcp, stdio speaks to the program that started this one."""
 
     rest: bool = False
-    """REST, below /memory/v1; /docs shows it."""
+    """REST, below /memory/v1; /docs shows it. / is a page that shows memories in a browser."""
 
     proxy: bool = False
     """An OpenAI-compatible API, /v1/chat/completions and /v1/models, that remembers."""

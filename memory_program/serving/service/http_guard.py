@@ -37,7 +37,7 @@ NAMESPACE_HEADER = "X-Memory-Namespace"
 TOKEN_HEADER = "X-Memory-Token"
 """Holds a token of this server where ``Authorization`` holds the key of a provider."""
 
-_OPEN_PATHS = ("/health",)
+_OPEN_PATHS = ("/", "/health")  # the page has no memory in it: it asks for a token
 _RETRY_AFTER_S = 5
 _BURST_S = 10.0
 _TOO_LARGE = "a request may have {:,} bytes: send less at once"
@@ -115,7 +115,7 @@ def log_deletion(sender: Principal, event: str, namespace: str, **counts: int) -
 
 
 class RateLimits:
-    """A token bucket for each API token: so many requests a second on average, ten seconds' worth at once."""
+    """A token bucket for each API token: a rate on average, and ten seconds' worth of requests at once."""
 
     def __init__(self, per_second: float) -> None:
         """Begin with full buckets."""

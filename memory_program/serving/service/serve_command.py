@@ -32,6 +32,7 @@ from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.serving.service.api_tokens import ApiTokens
 from memory_program.serving.service.chat_proxy import ChatProxy
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
+from memory_program.serving.service.memory_page import MemoryPageDocument
 from memory_program.serving.service.memory_service import MemoryService
 from memory_program.serving.service.rest_api import ModelThreads, add_problem_handlers, rest_router
 from memory_program.serving.service.session_writer import WriterPace
@@ -139,6 +140,12 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
 
     if doors.rest or opens_default:
         app.include_router(rest_router(service, parts.threads, parts.metrics))
+        page = MemoryPageDocument()
+
+        @app.get("/", include_in_schema=False)
+        async def memory_page() -> Response:
+            return page.response()
+
     if proxy is not None:
         app.include_router(proxy.router())
     if mcp is not None:
