@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from http import HTTPStatus
 from urllib.parse import unquote, urlsplit
 
@@ -210,9 +211,7 @@ class HttpGuard:
             try:
                 refusal = self._check_request(headers)
                 if refusal is None and scope["path"] not in _OPEN_PATHS:
-                    principal = await run_in_threadpool(
-                        find_principal, headers, self._tokens, is_required=self._requires_tokens
-                    )
+                    principal = await self._find_principal(headers)
                     scope.setdefault("state", {})["principal"] = principal
                     token_id = principal.token_id
                     refusal = self._check_rate(principal)
@@ -231,6 +230,12 @@ class HttpGuard:
             self._metrics.seconds.labels(route).observe(seconds)
             entry = {"event": "request", "route": route, "method": scope["method"], "status": status}
             _logger.info(json.dumps({**entry, "ms": round(seconds * 1000, 1), "token": token_id}))
+
+    async def _find_principal(self, headers: Headers) -> Principal:
+        find = partial(find_principal, headers, self._tokens, is_required=self._requires_tokens)
+        return (
+            find() if find_token(headers) is None else await run_in_threadpool(find)
+        )  # it reads the database
 
     def _check_request(self, headers: Headers) -> Response | None:
         if self._checks_host:  # a web page in a browser of this machine must not reach the memories

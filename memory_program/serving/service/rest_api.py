@@ -151,7 +151,10 @@ def _sender(request: Request) -> Principal:
     return request.state.principal
 
 
-def _readable(request: Request, namespace: Annotated[str | None, Query(max_length=200)] = None) -> str:
+# These dependencies are coroutines since FastAPI runs each plain function in a thread of its own.
+
+
+async def _readable(request: Request, namespace: Annotated[str | None, Query(max_length=200)] = None) -> str:
     asked = namespace if namespace is not None else header_namespace(request.headers)
     return _sender(request).choose_namespace(asked, request.app.state.default_namespace)
 
@@ -160,7 +163,7 @@ Readable = Annotated[str, Depends(_readable)]
 """The namespace of a request, whose sender may read it."""
 
 
-def _writable(request: Request, namespace: Readable) -> str:
+async def _writable(request: Request, namespace: Readable) -> str:
     _sender(request).require_write()
     return namespace
 
@@ -169,7 +172,7 @@ Writable = Annotated[str, Depends(_writable)]
 """The namespace of a request, whose sender may change it."""
 
 
-def _request_key(
+async def _request_key(
     request: Request, idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None
 ) -> Callable[[BaseModel], RequestKey | None]:
     def key(body: BaseModel) -> RequestKey | None:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from mcp.server import MCPServer
 
 _logger = logging.getLogger("memory_program.serve")
+_KEEP_ALIVE_S = 75  # people pause between messages: uvicorn's 5 s would close most connections in between
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,7 @@ async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
             port=doors.port,
             log_config=None,
             access_log=False,
+            timeout_keep_alive=_KEEP_ALIVE_S,
             timeout_graceful_shutdown=max(1, round(doors.grace)),
         )
     )
