@@ -2,8 +2,8 @@
 
 It answers ``/v1/models``, ``/v1/completions`` (token ids in, token ids and log-probabilities out),
 ``/v1/load_lora_adapter`` and ``/v1/unload_lora_adapter`` as vLLM 0.32 does. Each adapter is a copy of the
-base model with the PEFT adapter of the named folder. Like a real server it has defaults of its own for sampling
-settings that a request leaves out; they are greedy, so a test sees when one is used.
+base model with the PEFT adapter of the named folder. Like a real server it has defaults of its own for
+sampling settings that a request leaves out; they are greedy, so a test sees when one is used.
 """
 
 import json
@@ -40,6 +40,7 @@ class LoraServer:
     dtype: torch.dtype = torch.float32
     context: int = 1024
     refuses_from: int | None = None
+    port: int = 0
     loaded: list[str] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
 
@@ -47,7 +48,7 @@ class LoraServer:
         self.batchers = {BASE: self._batcher(None)}
         self._lock = threading.Lock()
         handler = type("Handler", (_Handler,), {"of": self})
-        self._http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self._http = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self._http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._http.server_port}/v1"
         threading.Thread(target=self._http.serve_forever, daemon=True).start()
@@ -118,7 +119,8 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        self._send(*(self.of.models() if self.path == "/v1/models" else (404, {"detail": "Not Found"})))
+        pages = {"/v1/models": self.of.models(), "/health": (200, "")}
+        self._send(*pages.get(self.path, (404, {"detail": "Not Found"})))
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))

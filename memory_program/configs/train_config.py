@@ -76,8 +76,8 @@ class TrainConfig(Settings, init=False):
     pocket-base."""
 
     sampler: Literal["local", "vllm"] = "local"
-    """Where the policy samples. local is this process. vllm is a vLLM server on this machine, which is started
-    with a share of the GPU; after each step it gets the new adapters, so it needs --tuning lora."""
+    """Where the policy samples. local is this process. vllm is a vLLM server that is started on this machine,
+    with a share of the GPU. After each step it gets the new adapters, so it needs --tuning lora."""
 
     sampler_url: ApiBase | None = None
     """Address of a vLLM server that samples in place of the one that --sampler vllm starts. It serves --model
@@ -157,8 +157,8 @@ class TrainConfig(Settings, init=False):
     def _check_vllm(self) -> None:
         if self.trainer.optimizer.tuning == "full":
             raise ConfigError(
-                "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning lora, "
-                "or --sampler local without --sampler-url"
+                "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "
+                "lora, or --sampler local without --sampler-url"
             )
         if self.trainer.temperature != 1.0:
             raise ConfigError(

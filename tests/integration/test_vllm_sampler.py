@@ -188,7 +188,7 @@ def test_stop_strings_and_limits_end_a_reply_as_in_this_process(half_taught, tmp
 def test_an_address_without_a_server_is_an_error(half_taught, tmp_path, address):
     with (
         LoraServer(half_taught) as server,
-        pytest.raises(ModelError, match="no vLLM server answers at .*in /v1"),
+        pytest.raises(ModelError, match=r"no vLLM server answers at .*in /v1"),
     ):
         VllmSampler(address.replace("HERE", server.url.removesuffix("/v1")), tmp_path, frozenset({1}))
 

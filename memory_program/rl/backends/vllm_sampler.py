@@ -71,7 +71,7 @@ class VllmSampler:
             self._context: int = base["max_model_len"]
         except (httpx.HTTPError, ValueError, TypeError, KeyError, StopIteration) as error:
             raise ModelError(
-                f"no vLLM server answers at {self._url}: {type(error).__name__}: {error}; start one with "
+                f"no vLLM server answers at {self._url}: {type(error).__name__}: {str(error)[:200]!r}; start one with "
                 "vllm serve MODEL --enable-lora, and give its address, which ends in /v1"
             ) from error
         for left in sorted(self._folder.glob("policy-*")):
