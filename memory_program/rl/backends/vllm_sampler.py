@@ -59,7 +59,7 @@ class VllmSampler:
         self._client = httpx.Client(
             headers=headers,
             timeout=_TIMEOUT,
-            trust_env=False,  # a proxy would be in the way to a server of one's own
+            trust_env=False,  # a proxy would be in the way
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
         self._adapter: _Adapter | None = None
@@ -71,8 +71,8 @@ class VllmSampler:
             self._context: int = base["max_model_len"]
         except (httpx.HTTPError, ValueError, TypeError, KeyError, StopIteration) as error:
             raise ModelError(
-                f"no vLLM server answers at {self._url}: {type(error).__name__}: {str(error)[:200]!r}; start one with "
-                "vllm serve MODEL --enable-lora, and give its address, which ends in /v1"
+                f"no vLLM server answers at {self._url}: {type(error).__name__}: {str(error)[:200]!r}; start "
+                "one with vllm serve MODEL --enable-lora, and give its address, which ends in /v1"
             ) from error
         for left in sorted(self._folder.glob("policy-*")):
             self._withdraw(_Adapter(left.name, left))
