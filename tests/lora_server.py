@@ -8,6 +8,8 @@ sampling settings that a request leaves out; they are greedy, so a test sees whe
 
 import json
 import threading
+import zlib
+from collections import Counter
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -47,6 +49,7 @@ class LoraServer:
     def __enter__(self) -> "LoraServer":
         self.batchers = {BASE: self._batcher(None)}
         self._lock = threading.Lock()
+        self._asked = Counter[tuple[tuple[int, ...], int]]()
         handler = type("Handler", (_Handler,), {"of": self})
         self._http = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self._http.daemon_threads = True
@@ -91,7 +94,11 @@ class LoraServer:
         return 200, f"Success: LoRA adapter '{name}' removed successfully."
 
     def completions(self, body: dict[str, Any]) -> tuple[int, object]:
-        self.requests.append(body)
+        with self._lock:
+            self.requests.append(body)
+            asked = (tuple(body["prompt"]), len(self.loaded))
+            self._asked[asked] += 1
+            seed = zlib.crc32(f"{asked} {self._asked[asked]}".encode())
         batcher = self.batchers.get(body["model"])
         if batcher is None:
             return 404, {"error": {"message": f"The model `{body['model']}` does not exist."}}
@@ -104,7 +111,7 @@ class LoraServer:
         sampling = SamplingParams(body.get("temperature", 0.0), body.get("top_p", 1.0), top_k)
         stops = StopStrings(body["stop"], self.model.tokenizer) if body.get("stop") else None
         reply = batcher.generate(
-            GenerationRequest(tuple(prompt), body["max_tokens"], sampling, body["seed"], None, stops)
+            GenerationRequest(tuple(prompt), body["max_tokens"], sampling, seed, None, stops)
         )
         choice = {
             "token_ids": reply.tokens,

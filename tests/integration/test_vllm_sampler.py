@@ -61,15 +61,7 @@ def entries(out: Path, kind: str = "step") -> list[dict]:
     return [entry for entry in map(json.loads, lines) if entry["kind"] == kind]
 
 
-@pytest.fixture(scope="module")
-def alone(half_taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training that samples in this process."""
-    folder = tmp_path_factory.mktemp("alone")
-    train(student(half_taught), folder)
-    return folder
-
-
-def test_a_training_that_samples_on_a_server_is_that_of_this_process(half_taught, alone, tmp_path):
+def test_a_training_samples_on_a_server_with_its_newest_adapter(half_taught, tmp_path):
     with LoraServer(half_taught) as server:
         program = sampled_elsewhere(half_taught, server, tmp_path)
         distant = train(program, tmp_path)
@@ -84,15 +76,13 @@ def test_a_training_that_samples_on_a_server_is_that_of_this_process(half_taught
     assert averaged == asked[-1] == result
     assert again == current != averaged
     assert not list((tmp_path / "adapters").iterdir())
-    for kind in ("step", "validation"):
-        for one, other in zip(entries(alone, kind), entries(tmp_path, kind), strict=True):
-            assert one["score"] == other["score"]
-    for one, other in zip(entries(alone), entries(tmp_path), strict=True):
-        assert one["reward"] == other["reward"]
-        assert other["sampler_logprob_gap"] < 1e-3
-        assert other["importance_weight/mean"] == pytest.approx(1.0, abs=1e-3)
-        assert other["importance_weight/cut"] == 0
-        assert "importance_weight/mean" not in one
+    for step in entries(tmp_path):
+        assert step["samples"] > 0
+        assert step["sampler_logprob_gap"] < 1e-3
+        assert step["importance_weight/mean"] == pytest.approx(1.0, abs=1e-3)
+        assert step["importance_weight/cut"] == 0
+    before, after = entries(tmp_path, "validation")
+    assert before["lost"] == after["lost"] == 0
 
 
 def test_a_server_in_another_precision_is_corrected_by_importance_weights(half_taught, tmp_path):
@@ -116,7 +106,7 @@ def killed_at_step(number: int):
     return on_entry
 
 
-def test_a_killed_training_resumes_and_withdraws_the_adapter_that_it_left(half_taught, alone, tmp_path):
+def test_a_killed_training_resumes_and_withdraws_the_adapter_that_it_left(half_taught, tmp_path):
     with LoraServer(half_taught) as server:
         killed = grpo(tmp_path, killed_at_step(2))
         with pytest.raises(Killed):
@@ -130,9 +120,10 @@ def test_a_killed_training_resumes_and_withdraws_the_adapter_that_it_left(half_t
         program = sampled_elsewhere(half_taught, server, tmp_path)
         assert left.name not in server.batchers
         train(program, tmp_path)
-    for kind in ("step", "validation"):
-        same = zip(entries(alone, kind), entries(tmp_path, kind), strict=True)
-        assert all(one["score"] == other["score"] for one, other in same)
+    assert [entry["step"] for entry in entries(tmp_path)] == [1, 2]
+    assert [entry["step"] for entry in entries(tmp_path, "validation")] == [0, 2]
+    resumed = [name.rpartition("-")[0] for name in server.loaded[-5:]]
+    assert resumed[0] == "policy-000001"  # that of the checkpoint: the killed step is repeated
 
 
 def test_a_server_that_refuses_an_adapter_stops_the_training_after_its_last_checkpoint(half_taught, tmp_path):
