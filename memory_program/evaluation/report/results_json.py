@@ -59,9 +59,12 @@ def build_evaluation_results(
         if judge is not None:
             known = calibration_journal(config).records
             quality = compute_judge_error_rates(judge, selection.dataset.benchmark, known, resampling)
+        diagnosis = summarize_diagnoses(system.scored, system.diagnoses)
+        correct, cost_usd = diagnosis["all"]["answers"] - diagnosis["all"]["wrong"], summary["cost_usd"]
         systems[system.run.system.name] = {
             **summary,
-            "diagnosis": summarize_diagnoses(system.scored, system.diagnoses),
+            "cost_per_correct_usd": cost_usd / correct if correct and cost_usd is not None else None,
+            "diagnosis": diagnosis,
             "growth": mean_bank_growth(selection.conversations, system.banks),
             "tools": count_tool_use(system.banks, system.builds),
             "calibration": None if judge is None else {"judge": judge.name, "quality": quality},
@@ -163,11 +166,12 @@ def score_signature(
         temperature = "its own" if is_reasoning_model(system.reader) else f"{system.temperature:g}"
         parts |= {"reader": reader, "temperature": temperature}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
-    parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
+    measured = ("top_k", "reader_budget", "answers_file")  # a system from elsewhere has the last one only
+    parts |= {name: system.settings[name] for name in measured if name in system.settings}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
-    if system.settings["archive"]:
+    if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
 

@@ -50,7 +50,7 @@ def summary_tables(results: Json) -> list[Table]:
     for name, of_system in scores.items():
         values = [_number(of_system[g]["value"] if g in of_system else None) for g in others]
         headline.add_row(name, *_value_and_interval(of_system["all"]), *values)
-    tables = [headline, _recall_and_cost_table(systems)]
+    tables = [headline, _recall_and_cost_table(systems), _latency_table(systems)]
     if any(system["judge"] for system in systems.values()):
         judged = _make_table("Judged correct", ["system", "rubric"], ["all", "interval", "unparsed"])
         for name, rubric, verdicts, _ in _verdicts(systems):
@@ -77,7 +77,7 @@ def results_tables(results: Json) -> list[Table]:
         for name, of_system in _f1_scores(dataset, _with_oracle(results)).items()
     }
     tables = _interval_tables(_f1_title(dataset), ["system"], scores, dataset["types"])
-    tables.append(_recall_and_cost_table(systems))
+    tables += [_recall_and_cost_table(systems), _latency_table(systems)]
     cache = _prompt_cache_table(systems)
     if cache.rows:
         tables.append(cache)
@@ -216,6 +216,28 @@ def _recall_and_cost_table(systems: Mapping[str, Json]) -> Table:
             f"{system['calls']:,}",
             cost if system["cost_usd"] != 0 else "-",
             str(system["failures"]["all"]),
+        )
+    return table
+
+
+def _latency_table(systems: Mapping[str, Json]) -> Table:
+    """Lay out score, tokens, latency and dollars side by side; results of older versions have no latency."""
+    times = ["question p50", "p95", "session p50", "p95"]
+    headings = ["correct", "tokens/question", *times, "$/correct answer"]
+    table = _make_table("Score, latency in seconds, and cost", ["system"], headings)
+    for name, system in systems.items():
+        counts, cost = system["diagnosis"]["all"], system.get("cost_per_correct_usd")
+        latency = system.get("latency", {}).get("seconds", {})
+        seconds = [
+            latency.get(item, {}).get(share) for item in ("question", "session") for share in ("p50", "p95")
+        ]
+        free = "-" if system["cost_usd"] == 0 else "unknown"
+        table.add_row(
+            name,
+            _share(counts["answers"] - counts["wrong"], counts["answers"]),
+            _number(system["tokens_per_question"], ",.0f"),
+            *(_number(value, ".3g") for value in seconds),
+            f"${cost:.4f}" if cost else free,
         )
     return table
 
