@@ -29,8 +29,8 @@ This page is generated: `UPDATE_GOLDEN=1 python -m pytest tests/unit/test_cli_pa
 `pip install` gives one command, `memory-program`. In a checkout `python evaluate.py`, `python optimize.py`
 and `python train.py` do the same as its subcommands of these names.
 
-`evaluate`, `score`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML file of
-settings, or the `config.json` of a run. Flags on the command line override the file.
+`evaluate`, `score`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML
+file of settings, or the `config.json` of a run. Flags on the command line override the file.
 """
 OTHERS = ("bank list", "bank search", "bank history", "bank diff", "bank undo", "bank forget", "bank export")
 OTHERS += (
