@@ -114,7 +114,7 @@ def facts_of_notes(conversation: Conversation) -> KnownFacts | None:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A live memory, or a line of the profile: the agent that wrote it, its outcome and the facts it states."""
+    """A live memory, or a line of the profile: its agent, its outcome and the facts that it states."""
 
     agent: str
     outcome: str
@@ -144,7 +144,9 @@ class _FactMatcher:
             if coverage < fact.least_coverage or not fact.required <= stems or fact.is_negated != negated:
                 continue
             scored.append((2 * shared / (len(stems) + len(fact.stems)), coverage, fact.text))
-        scored.sort(key=lambda found: (found[2] != text, -found[0]))
+        scored.sort(key=lambda found: -found[0])
+        if any(fact_text == text for _, _, fact_text in scored):  # another fact only shares its words
+            scored = [(1.0, 1.0, text)]
         for place, (_, coverage, fact_text) in enumerate(scored):
             if place == 0 or coverage >= _FURTHER_FACT_COVERAGE:
                 yield fact_text
@@ -161,11 +163,11 @@ def measure_stored_facts(
     Returns:
         ``reference`` ("truth" or "notes"); ``all`` and ``by_agent``, each with ``precision`` (correct
         memories / live memories), ``recall`` (facts stated / facts) and ``f1`` with 95 % intervals by
-        conversation, and counts: ``memories``, each outcome, ``facts``, ``stated``, and ``stale_found``: stale
-        memories among the first 10 that a search for the present fact finds. An agent's facts are those of its
-        kind, where one writes a kind. ``changes`` counts updates and deletions: ``done``, ``missed`` (the old
-        fact is still there), ``wrong`` (it is gone and the new one is not there; of deletions: what was still
-        true was lost).
+        conversation, and counts: ``memories``, each outcome, ``facts``, ``stated``, and ``stale_found``:
+        stale memories among the first 10 that a search for the present fact finds. An agent's facts are
+        those of its kind, where one writes a kind. ``changes`` counts updates and deletions: ``done``,
+        ``missed`` (the old fact is still there), ``wrong`` (it is gone and the new one is not there; of
+        deletions: what was still true was lost).
     """
     by_name = {world.conversation.conversation_id: world for world in worlds}
     counted: list[tuple[Counter[str], dict[str, Counter[str]]]] = []
@@ -213,7 +215,10 @@ def _classify(bank: MemoryBank, known: KnownFacts, matcher: _FactMatcher) -> Ite
     present = {change.old: change.new for change in known.changes}
     claimed = set[str]()
     lines = [(line, of_core, "") for line in bank.core.splitlines() if line.strip()]
-    for text, agent, memory_id in [*((m.text, writers[m.memory_id], m.memory_id) for m in bank.live()), *lines]:
+    for text, agent, memory_id in [
+        *((m.text, writers[m.memory_id], m.memory_id) for m in bank.live()),
+        *lines,
+    ]:
         stated = matcher.stated(text)
         true = tuple(fact for fact in stated if fact in known.live)
         if true:
@@ -303,7 +308,9 @@ def _summarize(counts: Sequence[Counter[str]], resampling: BootstrapSampler, lab
         "precision": _interval(precision, len(table)),
         "recall": _interval(recall, len(table)),
         "f1": _interval(f1, len(table)),
-        **{name: summed[name] for name in ("memories", *_OUTCOMES, "other", "facts", "stated", "stale_found")},
+        **{
+            name: summed[name] for name in ("memories", *_OUTCOMES, "other", "facts", "stated", "stale_found")
+        },
     }
 
 
