@@ -66,7 +66,7 @@ def test_a_build_whose_tool_calls_are_all_refused_ends_after_three_sessions(tmp_
         "error: all of the first 12 tool calls were refused, so nothing is remembered; the"
     )
     assert "the first: core: manage_memory: " in line
-    assert "memory: build: 6 of 6 done" in forced.stdout
+    assert "memory: build: 3 of 3 done" in forced.stdout
 
 
 def test_answers_that_are_cut_end_the_run_after_ten(tmp_path):

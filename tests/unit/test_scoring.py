@@ -212,6 +212,7 @@ def test_building_is_summed_up_with_its_failures():
     summary = summarize_system([], [record, record, None], RESAMPLING)
     assert summary["memory"] == {
         "sessions": 2,
+        "silent_sessions": 0,
         "operations": 6,
         "tool_calls": 10,
         "tool_errors": 4,
