@@ -18,6 +18,7 @@ _COMMANDS = {
         "memory_program.cli:run_evaluate",
         "score memory systems on a benchmark or on your own data",
     ),
+    "score": ("memory_program.cli:run_score", "score answers or rankings of any other system, from JSONL"),
     "optimize": ("memory_program.cli:run_optimize", "improve the prompts of the program, or of its judge"),
     "train": ("memory_program.cli:run_train", "train a writer: rewards, fine-tuning, their data, exports"),
     "bank": (
@@ -89,6 +90,20 @@ def run_evaluate(arguments: Sequence[str] | None = None, prog: str = "evaluate.p
         from memory_program.evaluation.evaluation_run import evaluate  # DSPy is slow: not for --help
 
         evaluate(config, with_oracle=True)
+
+    return run_script(run)
+
+
+def run_score(arguments: Sequence[str] | None = None, prog: str = "memory-program score") -> int:
+    """Score the answers or rankings of other systems, and print the results."""
+    from memory_program.configs.score_config import ScoreConfig
+    from memory_program.core.command_line import parse_flags, run_script
+
+    def run() -> None:
+        config = parse_flags(ScoreConfig, arguments, prog=prog)
+        from memory_program.evaluation.foreign_systems import score_foreign_systems  # not for --help
+
+        score_foreign_systems(config)
 
     return run_script(run)
 

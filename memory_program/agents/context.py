@@ -137,7 +137,7 @@ def format_reader_line(entry: Memory | ScoredTurn) -> str:
     """Write a memory or a turn as a reader sees it: a memory before its date, a turn after its date."""
     if isinstance(entry, Memory):
         return format_with_date(entry)
-    return f"[{format_day(entry.session.date_time.date())}] {entry.turn.line}"
+    return f"[{format_day(entry.session.date_time.date())}] {entry.excerpt.line}"
 
 
 _Key = tuple[bool, str]

@@ -1,13 +1,14 @@
-"""The verbatim archive: every turn as it was said, searched by BM25 over the turn and its neighbours."""
+"""The verbatim archive: every turn as it was said, searched by BM25 over passages and their neighbours."""
 
 import math
 import os
+import re
 import threading
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from immutables import Map
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from locomo.types import Session, Turn
 from memory_program.bank.dates.date_span import format_day
+from memory_program.bank.passages import split_passages
 from memory_program.bank.stems import find_named, split_words, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 
@@ -34,28 +36,41 @@ QUESTION_WORDS = frozenset(
 """Words that questions are made of, but not about; they are left out of a query."""
 
 
+_POLITE_REQUEST = re.compile(r"\b(?:can|could|would|will) you\b")
+_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself)\b")
+_SECOND_PERSON = re.compile(r"\b(?:you|your|yours|remind)\b")
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredTurn:
-    """A retrieved turn, its session, and its score."""
+    """A retrieved turn, its session, its score, and the passage that was found if the turn is a long one."""
 
     turn: Turn
     session: Session
     score: float
+    passage: str | None = None
+
+    @property
+    def excerpt(self) -> Turn:
+        """The turn as it is shown to a reader: of a long turn, the passage."""
+        return self.turn if self.passage is None else replace(self.turn, text=self.passage)
 
 
 class Archive:
     """The turns of one namespace.
 
-    The document of a turn counts the stems of its own line, with the caption and the search words of its
-    image, four times; those of the line before twice; those of the line after, of the second before and of
-    the second after once; those of the session's date twice. Let ``b`` be the BM25 score of a turn's
-    document and ``B`` that of its whole session, each divided by the best one for this query. The turn's
+    The unit of a search is a passage: a turn, or a few sentences of a long one (``split_passages``). The
+    document of a passage counts the stems of its own line, with the caption and the search words of its
+    image, four times; those of the passage before twice; those of the one after, of the second before and of
+    the second after once; those of the session's date twice. Let ``b`` be the BM25 score of a passage's
+    document and ``B`` that of its whole session, each divided by the best one for this query. The passage's
     score is
 
         ``b + 0.3 B + 0.2 [only its speaker is named in the query] - 0.2 [it ends with a question mark]``
 
-    since an answer is usually stated, not asked, and mostly by the person whom the question names. All
-    weights were chosen by evidence recall on LoCoMo's train split alone.
+    since an answer is usually stated, not asked, and mostly by the person whom the question names. Where a
+    user talks to an assistant, "I" and "my" in a query name the user. A turn has the score of its best
+    passage. All weights were chosen by evidence recall on LoCoMo's train split alone.
 
     The first search after a change builds the index, so an archive that is never searched costs nothing. Any
     thread may search.
@@ -126,23 +141,27 @@ class Archive:
             raise IndexingError(f"top_k={top_k} must be at least 1")
         index = self._current_index()
         content = tokenize(query, QUESTION_WORDS) or tokenize(query)
-        scores = index.turns.scores(content)
+        scores = index.documents.scores(content)
         found = np.flatnonzero(scores)
         scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
         scores -= _QUESTION_PENALTY * index.is_question
-        named = find_named(query, self._speakers)
+        named = find_named(query, self._speakers) or _find_addressed(query, self._speakers)
         if len(named) == 1:
             scores += _SPEAKER_BONUS * (index.speakers == named[0])
-        ranked = found[np.argsort(-scores[found], kind="stable")][:top_k]
-        return [
-            ScoredTurn(self._turns[place], self._sessions[index.session_at[place]], float(scores[place]))
-            for place in ranked
-        ]
+        best: dict[int, ScoredTurn] = {}
+        for place in found[np.argsort(-scores[found], kind="stable")].tolist():
+            session, turn_place, part, turn, _ = index.passages[place]
+            if turn_place not in best:
+                best[turn_place] = ScoredTurn(turn, self._sessions[session], float(scores[place]), part)
+            if len(best) == top_k:
+                break
+        return list(best.values())
 
     def stem_idf(self, stem: str) -> float:
-        """Return ``log((n + 1) / m)`` for a stem in the documents of m of n turns; 0 if it is in none."""
-        matches = self._current_index().turns.document_frequency(stem)
-        return math.log((len(self) + 1) / matches) if matches else 0.0
+        """Return ``log((n + 1) / m)`` for a stem in the documents of m of n passages; 0 if it is in none."""
+        index = self._current_index()
+        matches = index.documents.document_frequency(stem)
+        return math.log((len(index.passages) + 1) / matches) if matches else 0.0
 
     def _current_index(self) -> "_ArchiveIndex":
         with self._lock:
@@ -158,31 +177,65 @@ class Archive:
         return fork
 
 
+class _Passage(NamedTuple):
+    """A turn, or a part of a long one: its place, its text if it is a part, its stems and its neighbours'."""
+
+    session_place: int
+    turn_place: int
+    part: str | None
+    turn: Turn
+    stems: list[str]
+
+
 class _ArchiveIndex:
-    """BM25 over the turns and over the whole sessions of an archive; never changed, so forks share it."""
+    """BM25 over the passages and the whole sessions of an archive; never changed, so forks share it."""
 
     def __init__(self, sessions: Sequence[Session] = (), known: "_ArchiveIndex | None" = None) -> None:
         """Index sessions; ``known`` is an index of the first of them, whose text is not split again."""
         self.session_count = len(sessions)
-        self._turn_stems = [] if known is None else list(known._turn_stems)
+        self.passages = [] if known is None else list(known.passages)
         self._session_stems = [] if known is None else list(known._session_stems)
-        for session in sessions[len(self._session_stems) :]:
-            # a turn is also found by the words with which its image was once looked for
-            lines = [tokenize(f"{turn.line} {turn.image_query or ''}") for turn in session.turns]
+        first_session = 0 if known is None else known.session_count
+        first_turn = sum(len(session.turns) for session in sessions[:first_session])
+        for session_place, session in enumerate(sessions[first_session:], start=first_session):
+            said = [
+                (first_turn + place, turn, parts, part)
+                for place, turn in enumerate(session.turns)
+                for parts in [split_passages(turn.text)]
+                for part in range(len(parts))
+            ]
+            first_turn += len(session.turns)
+            lines = [_passage_stems(turn, parts, part) for _, turn, parts, part in said]
             date = tokenize(format_day(session.date_time.date()))
             date = [stem for stem in date if len(stem) > 1]  # "room 7" is not about the 7th of a month
-            for place in range(len(lines)):
+            for place, (turn_place, turn, parts, part) in enumerate(said):
                 document = date * _DATE_WEIGHT
                 for offset, weight in _LINE_WEIGHTS.items():
                     if 0 <= place + offset < len(lines):
                         document += lines[place + offset] * weight
-                self._turn_stems.append(document)
+                text = parts[part] if len(parts) > 1 else None
+                self.passages.append(_Passage(session_place, turn_place, text, turn, document))
             self._session_stems.append([*chain(*lines), *date])
-        self.turns, self.sessions = _BM25(self._turn_stems), _BM25(self._session_stems)
-        turns = [turn for session in sessions for turn in session.turns]
-        self.session_at = np.repeat(np.arange(len(sessions)), [len(session.turns) for session in sessions])
-        self.speakers = np.array([turn.speaker for turn in turns], dtype=object)
-        self.is_question = np.array([turn.text.rstrip().endswith("?") for turn in turns], dtype=np.bool_)
+        self.documents = _BM25([passage.stems for passage in self.passages])
+        self.sessions = _BM25(self._session_stems)
+        self.session_at = np.array([passage.session_place for passage in self.passages], dtype=np.intp)
+        self.speakers = np.array([passage.turn.speaker for passage in self.passages], dtype=object)
+        texts = [passage.part or passage.turn.text for passage in self.passages]
+        self.is_question = np.array([text.rstrip().endswith("?") for text in texts], dtype=np.bool_)
+
+
+def _passage_stems(turn: Turn, parts: Sequence[str], place: int) -> list[str]:
+    """Split one part of a turn into stems; the last part holds the image and the words it was found by."""
+    if place < len(parts) - 1:
+        return tokenize(f"{turn.speaker}: {parts[place]}")
+    return tokenize(f"{replace(turn, text=parts[place]).line} {turn.image_query or ''}")
+
+
+def _find_addressed(query: str, speakers: Sequence[str]) -> list[str]:
+    """Name the user where one talks to an assistant, and the query speaks of "me" without any "you"."""
+    words = _POLITE_REQUEST.sub("", query.lower())
+    is_own = _FIRST_PERSON.search(words) is not None and _SECOND_PERSON.search(words) is None
+    return ["user"] if is_own and set(speakers) == {"user", "assistant"} else []
 
 
 class _BM25:

@@ -7,7 +7,10 @@ from pathlib import Path
 import pytest
 
 from locomo.types import Session, Turn
+from memory_program.agents.context import format_reader_line
 from memory_program.bank.archive import Archive
+from memory_program.bank.passages import split_passages
+from memory_program.bank.stems import tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 from tests.conversations import session
 
@@ -80,6 +83,71 @@ def test_naming_both_speakers_favours_neither():
     archive = archive_of(session(1, "Ana: A dog."), session(2, "Ben: A dog."))
     first, second = archive.search("Do Ana and Ben have a dog?")
     assert first.score == pytest.approx(second.score)
+
+
+def test_of_a_long_turn_the_passage_about_the_query_is_found_once_with_its_turn():
+    filler = "Many people like to walk in the hills when the weather is fine. " * 30
+    told = session(1, "user: What can I do?", f"assistant: {filler}The Bistro Verde serves gnocchi. {filler}")
+    hits = archive_of(told, session(2, "user: It rains.")).search("gnocchi bistro hills")
+    best = hits[0]
+    assert (best.turn, best.session) == (told.turns[1], told)
+    assert "gnocchi" in (best.passage or "")
+    assert len(best.excerpt.text.split()) <= 120
+    assert [hit.turn.turn_id for hit in hits].count("D1:2") == 1
+    shown = format_reader_line(best)
+    assert "gnocchi" in shown
+    assert len(shown) < 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["word " * 1000, "Un deux trois. " * 300, "我昨天买了一只橘猫。" * 200, "a\n" * 500],
+    ids=["no mark", "sentences", "Chinese", "lines"],
+)
+def test_passages_keep_every_word_and_are_short(text):
+    passages = split_passages(text)
+    assert len(passages) > 1
+    assert "".join("".join(passages).split()) == "".join(text.split())
+    assert max(len(tokenize(passage)) for passage in passages) <= 600
+
+
+@pytest.mark.parametrize(
+    ("query", "first"),
+    [
+        ("Which degree did I get?", "D2:1"),
+        ("Can you name my degree?", "D2:1"),
+        ("Which degree did you tell me about?", "D1:1"),
+    ],
+)
+def test_the_first_person_of_a_query_names_the_user_of_an_assistant(query, first):
+    archive = archive_of(session(1, "assistant: A degree."), session(2, "user: A degree."))
+    assert ids(archive, query)[0] == first
+
+
+_BILINGUAL = {
+    "D1:1": "Ana: I adopted an orange cat in Oslo.",
+    "D2:1": "小林: 我上个月在上海买了一辆自行车。",
+    "D3:1": "健太: 来週、京都の祖母に会いに行きます。",
+    "D4:1": "มานี: เมื่อวานฉันกินข้าวผัดกับน้องสาวที่เชียงใหม่",
+    "D5:1": "지민: 저는 부산에서 피아노를 배웠어요.",
+}
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("Who adopted a cat?", "D1:1"),
+        ("小林在哪里买了自行车？", "D2:1"),
+        ("自行车", "D2:1"),
+        ("祖母はどこに住んでいますか", "D3:1"),
+        ("ใครกินข้าวผัด", "D4:1"),
+        ("น้องสาว", "D4:1"),
+        ("누가 피아노를 배웠어?", "D5:1"),
+    ],
+)
+def test_text_without_spaces_is_found_among_other_languages(query, expected):
+    talk = [session(number, line) for number, line in enumerate(_BILINGUAL.values(), start=1)]
+    assert ids(archive_of(*talk), query)[0] == expected
 
 
 def test_an_image_is_found_by_its_caption_and_by_the_words_it_was_looked_for_with():

@@ -23,6 +23,7 @@ from tests.conftest import CHECKOUT
 
 COMMANDS = [
     "evaluate",
+    "score",
     "optimize",
     "train",
     "bank",
@@ -77,7 +78,7 @@ def test_every_command_has_its_own_help(command, capsys):
 def test_an_unknown_command_is_an_error_that_names_the_commands(capsys):
     assert main(["remember"]) == 2
     assert capsys.readouterr().err.startswith(
-        "error: unknown command 'remember': choose from evaluate, optimize"
+        "error: unknown command 'remember': choose from evaluate, score, optimize"
     )
 
 

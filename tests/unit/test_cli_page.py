@@ -14,6 +14,7 @@ from memory_program.cli import TRAIN_MODES, main, train_mode_config
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.score_config import ScoreConfig
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.settings import Settings, SettingsGroup
 from memory_program.serving.reward_server import RewardServerConfig
@@ -26,10 +27,10 @@ HEAD = """\
 This page is generated: `UPDATE_GOLDEN=1 python -m pytest tests/unit/test_cli_page.py` writes it.
 
 `pip install` gives one command, `memory-program`. In a checkout `python evaluate.py`, `python optimize.py`
-and `python train.py` do the same as its first three subcommands.
+and `python train.py` do the same as its subcommands of these names.
 
-`evaluate`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML file of
-settings, or the `config.json` of a run. Flags on the command line override the file.
+`evaluate`, `score`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML
+file of settings, or the `config.json` of a run. Flags on the command line override the file.
 """
 OTHERS = ("bank list", "bank search", "bank history", "bank diff", "bank undo", "bank forget", "bank export")
 OTHERS += (
@@ -70,7 +71,7 @@ def write_groups(config: type[Settings], flat: dict[str, FieldInfo]) -> Iterator
 def write_flag(name: str, field: FieldInfo) -> str:
     default = getattr(field.default, "value", field.default)
     shown = "" if default in (None, "", ()) or field.is_required() else f" (default `{default}`)"
-    flag = "RUN ..." if name == "runs" else f"--{name.replace('_', '-')}"
+    flag = {"runs": "RUN ...", "files": "FILE ..."}.get(name) or f"--{name.replace('_', '-')}"
     text = f"- `{flag}`{shown}: {field.description}"
     return textwrap.fill(text, 108, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
@@ -82,6 +83,7 @@ def paragraphs(text: str) -> list[str]:
 def test_the_page_of_commands_is_up_to_date(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     page = [HEAD, "## memory-program evaluate\n", *write_flags(EvaluateConfig)]
+    page += ["\n## memory-program score\n", *write_flags(ScoreConfig)]
     page += ["\n## memory-program optimize\n", *write_flags(OptimizeConfig)]
     for mode in TRAIN_MODES:
         config = train_mode_config(mode, ["--backend", "local"])

@@ -178,6 +178,13 @@ def test_usage_is_summed_by_stage_and_failed_calls_cost_too():
     assert [summary["usage"][stage]["calls"] for stage in ("build", "answer", "judge")] == [4, 1, 1]
 
 
+def test_latency_is_given_per_question_and_per_session():
+    items = [score_question(question(n), replace(record("x"), elapsed_s=n + 1.0), {}) for n in range(3)]
+    found = summarize_system([*items, score_question(question(3), None, {})], [None], RESAMPLING)["latency"]
+    assert found["seconds"]["question"] == {"p50": 2.0, "p95": pytest.approx(2.9)}
+    assert found["seconds"]["session"] == {"p50": None, "p95": None}
+
+
 def test_records_replaced_by_a_retry_count_as_cost():
     item = score_question(question(0), record("x", usage=Usage(calls=1, cost_usd=0.1)), {})
     before = record("", outcome=Outcome.ERROR, usage=Usage(calls=1, cost_usd=0.2))

@@ -187,7 +187,7 @@ class Excerpts:
 
 def join_passages(hits: Sequence[ScoredTurn]) -> Excerpts:
     """Split the retrieved turns into words, and concatenate them."""
-    passages = tuple(parse_turn(hit.turn) for hit in hits)
+    passages = tuple(parse_turn(hit.excerpt) for hit in hits)
     offsets = np.cumsum([0, *(len(passage.stems) for passage in passages)], dtype=np.intp)
     span_counts = [passage.spans.shape[1] for passage in passages]
     columns = np.concatenate(

@@ -161,6 +161,8 @@ def system_metrics(result: Json) -> dict[str, float]:
     intervals |= {f"retrieval/{key}": score for key, score in result["retrieval"].items()}
     intervals |= {f"recall/{key}": score for key, score in result["recall_intervals"].items()}
     intervals |= {name: result[name] for name in ("abstention", "overall_with_abstention", "set_f1")}
+    stored = (result.get("stored_facts") or {}).get("all", {})
+    intervals |= {f"stored_facts/{name}": stored[name] for name in ("precision", "recall", "f1") if stored}
     judge: Json = result["judge"] or {}
     for rubric in (name for name in judge if name != "kappa"):
         shares = {name: share for name, share in judge[rubric].items() if name != "unparsed"}
@@ -168,6 +170,12 @@ def system_metrics(result: Json) -> dict[str, float]:
     numbers: dict[str, float | None] = {name: score["value"] for name, score in intervals.items()}
     numbers |= {f"locomo_f1/all/{end}": result["locomo_f1"]["all"][end] for end in ("low", "high")}
     numbers |= {name: result[name] for name in ("tokens_per_question", "calls", "cost_usd", "seconds")}
+    numbers["cost_per_correct_usd"] = result.get("cost_per_correct_usd")
+    numbers |= {
+        f"seconds/{item}/{share}": value
+        for item, of_item in result["latency"]["seconds"].items()
+        for share, value in of_item.items()
+    }
     numbers |= {"failures": result["failures"]["all"], "judge/kappa": judge.get("kappa")}
     stages: Sequence[Mapping[str, float]] = list(result["usage"].values())
     input_tokens = sum(usage["input_tokens"] for usage in stages)

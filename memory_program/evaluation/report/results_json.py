@@ -14,6 +14,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.core.provenance import provenance
+from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
 from memory_program.evaluation.scoring.error_types import summarize_diagnoses
@@ -29,6 +30,7 @@ from memory_program.evaluation.scoring.question_scores import (
     verdict_score,
 )
 from memory_program.evaluation.scoring.score_signature import REPLY_SETTINGS, SystemRun
+from memory_program.evaluation.scoring.stored_facts import measure_stored_facts
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.models.http_engine import is_reasoning_model
 
@@ -50,6 +52,8 @@ def build_evaluation_results(
         oracle: the results of the oracle as an upper bound, if there are any; stored as ``ceiling``.
     """
     resampling = BootstrapSampler(config.seed)
+    has_banks = any(system.banks for system in scored_systems)
+    worlds = load_worlds(config.source, config.seed) if has_banks else []
     systems: Json = {}
     for system in scored_systems:
         summary = summarize_system(system.scored, system.builds, resampling, system.replaced)
@@ -59,10 +63,14 @@ def build_evaluation_results(
         if judge is not None:
             known = calibration_journal(config).records
             quality = compute_judge_error_rates(judge, selection.dataset.benchmark, known, resampling)
+        diagnosis = summarize_diagnoses(system.scored, system.diagnoses)
+        correct, cost_usd = diagnosis["all"]["answers"] - diagnosis["all"]["wrong"], summary["cost_usd"]
         systems[system.run.system.name] = {
             **summary,
-            "diagnosis": summarize_diagnoses(system.scored, system.diagnoses),
+            "cost_per_correct_usd": cost_usd / correct if correct and cost_usd is not None else None,
+            "diagnosis": diagnosis,
             "growth": mean_bank_growth(selection.conversations, system.banks),
+            "stored_facts": measure_stored_facts(selection.conversations, system.banks, worlds, resampling),
             "tools": count_tool_use(system.banks, system.builds),
             "calibration": None if judge is None else {"judge": judge.name, "quality": quality},
             "signature": score_signature(config, selection, system.run, n, quality),
@@ -163,11 +171,12 @@ def score_signature(
         temperature = "its own" if is_reasoning_model(system.reader) else f"{system.temperature:g}"
         parts |= {"reader": reader, "temperature": temperature}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
-    parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
+    measured = ("top_k", "reader_budget", "answers_file")  # a system from elsewhere has the last one only
+    parts |= {name: system.settings[name] for name in measured if name in system.settings}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
-    if system.settings["archive"]:
+    if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
     return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
 

@@ -50,7 +50,10 @@ def summary_tables(results: Json) -> list[Table]:
     for name, of_system in scores.items():
         values = [_number(of_system[g]["value"] if g in of_system else None) for g in others]
         headline.add_row(name, *_value_and_interval(of_system["all"]), *values)
-    tables = [headline, _recall_and_cost_table(systems)]
+    tables = [headline, _recall_and_cost_table(systems), _latency_table(systems)]
+    stored = _stored_facts_table(_with_oracle(results), by_agent=False)
+    if stored.rows:
+        tables.append(stored)
     if any(system["judge"] for system in systems.values()):
         judged = _make_table("Judged correct", ["system", "rubric"], ["all", "interval", "unparsed"])
         for name, rubric, verdicts, _ in _verdicts(systems):
@@ -77,7 +80,9 @@ def results_tables(results: Json) -> list[Table]:
         for name, of_system in _f1_scores(dataset, _with_oracle(results)).items()
     }
     tables = _interval_tables(_f1_title(dataset), ["system"], scores, dataset["types"])
-    tables.append(_recall_and_cost_table(systems))
+    tables += [_recall_and_cost_table(systems), _latency_table(systems)]
+    stored = _stored_facts_table(_with_oracle(results), by_agent=True)
+    tables += [table for table in (stored, _changes_table(_with_oracle(results))) if table.rows]
     cache = _prompt_cache_table(systems)
     if cache.rows:
         tables.append(cache)
@@ -148,6 +153,11 @@ def _reply_flaws(system: Json) -> list[str]:
     }
     found = [f"{memory[key]} {meaning}" for key, meaning in names.items() if memory.get(key)]
     lines: list[str] = []
+    if 2 * memory.get("silent_sessions", 0) > memory.get("sessions", 0):
+        lines.append(
+            f"in {memory['silent_sessions']} of {memory['sessions']} sessions the writer called no tool: it "
+            "remembers nothing of them"
+        )
     if memory.get("tool_errors"):
         reasons = f" ({', '.join(found)})" if found else ""
         lines.append(f"{memory['tool_errors']} of {memory['tool_calls']} tool calls were refused{reasons}")
@@ -217,6 +227,64 @@ def _recall_and_cost_table(systems: Mapping[str, Json]) -> Table:
             cost if system["cost_usd"] != 0 else "-",
             str(system["failures"]["all"]),
         )
+    return table
+
+
+def _latency_table(systems: Mapping[str, Json]) -> Table:
+    """Lay out score, tokens, latency and dollars side by side; results of older versions have no latency."""
+    times = ["question p50", "p95", "session p50", "p95"]
+    headings = ["correct", "tokens/question", *times, "$/correct answer"]
+    table = _make_table("Score, latency in seconds, and cost", ["system"], headings)
+    for name, system in systems.items():
+        counts, cost = system["diagnosis"]["all"], system.get("cost_per_correct_usd")
+        latency = system.get("latency", {}).get("seconds", {})
+        seconds = [
+            latency.get(item, {}).get(share) for item in ("question", "session") for share in ("p50", "p95")
+        ]
+        free = "-" if system["cost_usd"] == 0 else "unknown"
+        table.add_row(
+            name,
+            _share(counts["answers"] - counts["wrong"], counts["answers"]),
+            _number(system["tokens_per_question"], ",.0f"),
+            *(_number(value, ".3g") for value in seconds),
+            f"${cost:.4f}" if cost else free,
+        )
+    return table
+
+
+def _stored_facts_table(systems: Mapping[str, Json], *, by_agent: bool) -> Table:
+    """Lay out the quality of what each system stored; no rows without banks. Older results have none."""
+    columns = ["precision", "recall", "F1", "duplicates", "stale", "found", "invented"]
+    table = _make_table("Stored facts, against the known truth or notes", ["system", "agent"], ["memories"])
+    for heading in columns:
+        table.add_column(heading, justify="right")
+    for name, system in systems.items():
+        stored = system.get("stored_facts")
+        if stored is None:
+            continue
+        is_truth = stored["reference"] == "truth"
+        agents: dict[str, Json] = {f"all, {stored['reference']}": stored["all"]}
+        agents |= stored["by_agent"] if by_agent else {}
+        for agent, found in agents.items():
+            known = ("stale", "stale_found", "invented")
+            table.add_row(
+                name,
+                agent,
+                f"{found['memories']:,}",
+                *(format_interval(found[score]) for score in ("precision", "recall", "f1")),
+                f"{found['duplicate']:,}",
+                *(f"{found[key]:,}" if is_truth else "-" for key in known),
+            )
+    return table
+
+
+def _changes_table(systems: Mapping[str, Json]) -> Table:
+    """Lay out the updates and deletions that were due; no rows where changes are not known."""
+    columns = ["due and done", "missed", "wrong"]
+    table = _make_table("Changes of stored facts", ["system", "change"], columns)
+    for name, system in systems.items():
+        for change, counts in ((system.get("stored_facts") or {}).get("changes") or {}).items():
+            table.add_row(name, change, *(f"{counts[key]:,}" for key in ("done", "missed", "wrong")))
     return table
 
 

@@ -41,6 +41,8 @@ def system_retained_turns(
     identity: SystemIdentity, conversation: Conversation, banks: BanksByConversation
 ) -> RetainedTurns:
     """Return the turns of a conversation that a system kept for its reader."""
+    if "answers_file" in identity.settings:  # a system from elsewhere
+        return collect_retained_turns(None, conversation.turns)
     name = SystemName(identity.name)
     shows_turns = identity.settings["archive"] if name.has_model_writer else name is not SystemName.NO_MEMORY
     return collect_retained_turns(

@@ -228,10 +228,27 @@ def summarize_system(
         "calls": total.calls,
         "cost_usd": total.cost_usd,
         "seconds": sum(record.elapsed_s for record in records),
+        "latency": {
+            "seconds": {
+                "question": latency_percentiles(item.record for item in scored),
+                "session": latency_percentiles(builds),
+            }
+        },
         "usage": {stage: asdict(usage) for stage, usage in stages.items()},
         "failures": count_failures(scored, builds),
         "first_failures": {stage: found.first for stage, found in failures.items() if found.failures},
     }
+
+
+def latency_percentiles(records: Iterable[AnswerRecord | BuildRecord | None]) -> dict[str, float | None]:
+    """Return the 50th and 95th percentile of the seconds per item; None where no item has a time.
+
+    An item without a model call may take no time at all, and counts; a missing one does not.
+    """
+    seconds = [record.elapsed_s for record in records if record is not None]
+    if not any(seconds):
+        return {"p50": None, "p95": None}
+    return {f"p{share}": float(np.percentile(seconds, share)) for share in (50, 95)}
 
 
 def _locomo_f1(item: ScoredQuestion) -> float | None:
@@ -300,10 +317,11 @@ def count_failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecor
 
 
 def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
-    """Sum up the sessions, operations and tool calls of the build."""
+    """Sum up the sessions, operations and tool calls of the build; a silent session has no call of a tool."""
     records = [build.record for build in builds if build is not None]
     return {
         "sessions": len(records),
+        "silent_sessions": sum(not (r.tool_calls or r.operations or r.failures) for r in records),
         "operations": sum(record.operations for record in records),
         "tool_calls": sum(record.tool_calls for record in records),
         "tool_errors": sum(len(record.tool_errors) for record in records),

@@ -1,0 +1,330 @@
+"""The quality of what a system stored, measured against facts that are known.
+
+The metrics are those of HaluMem (Chen et al. 2025, arXiv 2511.03506: memory extraction and updating),
+computed without a judge. On generated conversations the facts are the truth. On LoCoMo they are the notes of
+its authors (``observation``), which are neither complete nor about changes: precision there is agreement
+with the notes, and changes, stale and invented memories are not known.
+
+A text states a fact if it holds every word of the fact's values and its subject (of a note: 40 % of its
+words), negates if the fact does, and shares more words with it than with any other fact (F1 over stems);
+further facts need 80 % of their words. Dates are not compared.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from locomo.types import Conversation
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory_search import MemoryIndex
+from memory_program.bank.stems import tokenize
+from memory_program.core.json_files import Json
+from memory_program.evaluation.scoring.bank_growth import BanksByConversation
+from memory_program.evaluation.scoring.question_scores import BootstrapSampler
+from memory_program.worlds import Action, World
+
+_NEGATIONS = frozenset(tokenize("anymore longer never stopped cannot")) | {"not", "no"}
+_LEAST_COVERAGE, _FURTHER_FACT_COVERAGE, _NOTE_COVERAGE = 0.5, 0.8, 0.4
+_SEARCHED = 10
+_RESAMPLES = 1000
+
+_OUTCOMES = ("correct", "duplicate", "stale", "invented")
+
+
+@dataclass(frozen=True)
+class KnownFact:
+    """A fact that a memory may state; ``required`` are the stems that it cannot do without."""
+
+    text: str
+    kind: str
+    required: frozenset[str]
+    least_coverage: float = _LEAST_COVERAGE
+
+    @cached_property
+    def stems(self) -> frozenset[str]:
+        """The stems of the text."""
+        return frozenset(tokenize(self.text))
+
+    @cached_property
+    def is_negated(self) -> bool:
+        """True if the text denies something."""
+        return _is_negated(self.text)
+
+
+@dataclass(frozen=True)
+class KnownChange:
+    """What should happen to the memory of ``old`` in a session: it becomes ``new``, or ends."""
+
+    session_id: str
+    old: str
+    new: str | None
+
+
+@dataclass(frozen=True)
+class KnownFacts:
+    """The facts of a conversation: all that were ever true, those true at the end, and the changes.
+
+    ``live_after`` has the texts that are true after each session; empty if changes are not known.
+    """
+
+    facts: tuple[KnownFact, ...]
+    live: frozenset[str]
+    changes: tuple[KnownChange, ...] = ()
+    live_after: Mapping[str, frozenset[str]] = field(default_factory=dict)
+
+    @property
+    def is_truth(self) -> bool:
+        """True if the facts are all that is true, so that anything else is invented."""
+        return bool(self.live_after)
+
+
+def facts_of_world(world: World, sessions: int) -> KnownFacts:
+    """List the facts of a generated conversation, as of its first ``sessions`` sessions."""
+    told = [operation for operation in world.operations if operation.session_number <= sessions]
+    facts = {
+        fact.text: KnownFact(
+            fact.text,
+            fact.schema.kind,
+            frozenset(stem for value in (*fact.slots.values(), fact.subject) for stem in tokenize(value)),
+        )
+        for fact in world.facts.values()
+        if fact.session_number <= sessions
+    }
+    changes = [
+        KnownChange(f"session_{o.session_number}", o.old_text, None if o.action is Action.DELETE else o.text)
+        for o in told
+        if o.supersedes
+    ]
+    live_after = {
+        f"session_{number}": frozenset(fact.text for fact in world.live_facts_after(number))
+        for number in range(1, sessions + 1)
+    }
+    return KnownFacts(tuple(facts.values()), live_after[f"session_{sessions}"], tuple(changes), live_after)
+
+
+def facts_of_notes(conversation: Conversation) -> KnownFacts | None:
+    """List the notes of LoCoMo's authors on a conversation; None if it has none."""
+    texts = dict.fromkeys(note.text for session in conversation.sessions for note in session.observations)
+    facts = tuple(KnownFact(text, "note", frozenset(), _NOTE_COVERAGE) for text in texts)
+    return KnownFacts(facts, frozenset(texts)) if facts else None
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A live memory, or a line of the profile: its agent, its outcome and the facts that it states."""
+
+    agent: str
+    outcome: str
+    facts: tuple[str, ...]
+    is_found: bool = False
+
+
+class _FactMatcher:
+    """Finds the facts that a text states; each text is compared once."""
+
+    def __init__(self, known: KnownFacts) -> None:
+        self._facts = known.facts
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    def stated(self, text: str) -> tuple[str, ...]:
+        """List the facts that a text states, the one that it shares most with first."""
+        if text not in self._found:
+            self._found[text] = tuple(self._match(text))
+        return self._found[text]
+
+    def _match(self, text: str) -> Iterator[str]:
+        stems, negated = frozenset(tokenize(text)), _is_negated(text)
+        scored: list[tuple[float, float, str]] = []
+        for fact in self._facts:
+            shared = len(stems & fact.stems)
+            coverage = shared / len(fact.stems) if fact.stems else 0.0
+            if coverage < fact.least_coverage or not fact.required <= stems or fact.is_negated != negated:
+                continue
+            scored.append((2 * shared / (len(stems) + len(fact.stems)), coverage, fact.text))
+        scored.sort(key=lambda found: -found[0])
+        if any(fact_text == text for _, _, fact_text in scored):  # another fact only shares its words
+            scored = [(1.0, 1.0, text)]
+        for place, (_, coverage, fact_text) in enumerate(scored):
+            if place == 0 or coverage >= _FURTHER_FACT_COVERAGE:
+                yield fact_text
+
+
+def measure_stored_facts(
+    conversations: Sequence[Conversation],
+    banks: BanksByConversation,
+    worlds: Sequence[World],
+    resampling: BootstrapSampler,
+) -> Json | None:
+    """Measure what the banks of a system hold; None without banks, or if no facts are known.
+
+    Returns:
+        ``reference`` ("truth" or "notes"); ``all`` and ``by_agent``, each with ``precision`` (correct
+        memories / live memories), ``recall`` (facts stated / facts) and ``f1`` with 95 % intervals by
+        conversation, and counts: ``memories``, each outcome, ``facts``, ``stated``, and ``stale_found``:
+        stale memories among the first 10 that a search for the present fact finds. An agent's facts are
+        those of its kind, where one writes a kind. ``changes`` counts updates and deletions: ``done``,
+        ``missed`` (the old fact is still there), ``wrong`` (it is gone and the new one is not there; of
+        deletions: what was still true was lost).
+    """
+    by_name = {world.conversation.conversation_id: world for world in worlds}
+    counted: list[tuple[Counter[str], dict[str, Counter[str]]]] = []
+    changes = {kind: Counter[str]() for kind in ("update", "delete")}
+    is_truth = False
+    for conversation in conversations:
+        bank, world = banks.get(conversation.conversation_id), by_name.get(conversation.conversation_id)
+        if world is not None:
+            known = facts_of_world(world, len(conversation.sessions))
+        else:
+            known = facts_of_notes(conversation)
+        if bank is None or known is None:
+            continue
+        is_truth = known.is_truth
+        matcher = _FactMatcher(known)
+        stored = list(_classify(bank, known, matcher))
+        counted.append(_count(stored, known))
+        for kind, outcome in _follow_changes(bank, conversation, known, matcher):
+            changes[kind][outcome] += 1
+    if not counted:
+        return None
+    agents = sorted({agent for _, by_agent in counted for agent in by_agent})
+    return {
+        "reference": "truth" if is_truth else "notes",
+        "all": _summarize([of_all for of_all, _ in counted], resampling, "all"),
+        "by_agent": {
+            agent: _summarize([found.get(agent, Counter()) for _, found in counted], resampling, agent)
+            for agent in agents
+        },
+        "changes": {
+            kind: {name: found[name] for name in ("done", "missed", "wrong")}
+            for kind, found in changes.items()
+        }
+        if is_truth
+        else None,
+    }
+
+
+def _classify(bank: MemoryBank, known: KnownFacts, matcher: _FactMatcher) -> Iterator[_Stored]:
+    """Say of each live memory and line of the profile what it is, in the order of their writing."""
+    operations = bank.operations()
+    writers = {memory.memory_id: o.provenance.actor for o in operations for memory in o.created}
+    of_core = next((o.provenance.actor for o in reversed(operations) if o.core is not None), "core")
+    index = MemoryIndex()
+    present = {change.old: change.new for change in known.changes}
+    claimed = set[str]()
+    lines = [(line, of_core, "") for line in bank.core.splitlines() if line.strip()]
+    for text, agent, memory_id in [
+        *((m.text, writers[m.memory_id], m.memory_id) for m in bank.live()),
+        *lines,
+    ]:
+        stated = matcher.stated(text)
+        true = tuple(fact for fact in stated if fact in known.live)
+        if true:
+            outcome = "duplicate" if claimed.issuperset(true) else "correct"
+            claimed.update(true)
+            yield _Stored(agent, outcome, true)
+        elif stated:
+            asked = present.get(stated[0]) or stated[0]
+            hits = index.search(bank, asked, _SEARCHED) if memory_id else []
+            found = not memory_id or any(hit.memory.memory_id == memory_id for hit in hits)
+            yield _Stored(agent, "stale", stated, found)
+        else:
+            yield _Stored(agent, "invented" if known.is_truth else "other", ())
+
+
+def _count(stored: Iterable[_Stored], known: KnownFacts) -> tuple[Counter[str], dict[str, Counter[str]]]:
+    """Count the memories and facts of a conversation, of all and by agent."""
+    kinds = {fact.text: fact.kind for fact in known.facts}
+    of_all, by_agent = Counter[str](), dict[str, Counter[str]]()
+    stated = set[str]()
+    for one in stored:
+        for counts in (of_all, by_agent.setdefault(one.agent, Counter())):
+            counts["memories"] += 1
+            counts[one.outcome] += 1
+            counts["stale_found"] += one.is_found
+        stated.update(one.facts if one.outcome == "correct" else ())
+    of_all.update(facts=len(known.live), stated=len(stated))
+    for agent, counts in by_agent.items():
+        own = {text for text in known.live if kinds[text] == agent.rpartition(".")[2]}
+        counts.update(facts=len(own), stated=len(own & stated))
+    return of_all, by_agent
+
+
+def _follow_changes(
+    bank: MemoryBank, conversation: Conversation, known: KnownFacts, matcher: _FactMatcher
+) -> Iterator[tuple[str, str]]:
+    """Give the outcome of each change: ("update" or "delete", "done", "missed" or "wrong")."""
+    if not known.is_truth:
+        return
+    live: dict[str, tuple[str, ...]] = {}
+    core: tuple[str, ...] = ()
+    operations = bank.operations()
+    for session in conversation.sessions:
+        before = {fact for facts in live.values() for fact in facts} | set(core)
+        lost_by = dict[str, str]()
+        for operation in (o for o in operations if o.provenance.session_id == session.session_id):
+            gone = {fact for memory_id in operation.superseded for fact in live.pop(memory_id, ())}
+            live |= {memory.memory_id: matcher.stated(memory.text) for memory in operation.created}
+            if operation.core is not None:
+                kept = tuple(f for line in operation.core.splitlines() for f in matcher.stated(line))
+                gone |= set(core) - set(kept)
+                core = kept
+            kind = "update" if operation.created or operation.core else "delete"
+            lost_by |= dict.fromkeys(gone, kind)
+        after = {fact for facts in live.values() for fact in facts} | set(core)
+        changes = [change for change in known.changes if change.session_id == session.session_id]
+        true = known.live_after[session.session_id]
+        for change in changes:
+            kind = "delete" if change.new is None else "update"
+            if change.old in after and change.old not in true:
+                yield kind, "missed"
+            elif change.new is not None:
+                # a fact may change twice in a session: what came in between need not be stored
+                is_passed = change.new not in true
+                stored = change.new in after or is_passed
+                yield kind, "done" if stored else ("wrong" if change.old in before else "missed")
+            elif change.old in before:
+                yield kind, "done"
+        for fact, kind in lost_by.items():
+            if fact in true and fact not in after:
+                yield kind, "wrong"
+
+
+def _summarize(counts: Sequence[Counter[str]], resampling: BootstrapSampler, label: str) -> Json:
+    """Sum up the counts of conversations, with ratios and their intervals by conversation."""
+    names = ("correct", "memories", "stated", "facts")
+    table = np.array([[found[name] for name in names] for found in counts], dtype=float)
+    rng = resampling.rng("stored_facts", label)
+    draws = rng.integers(len(table), size=(_RESAMPLES, len(table)))
+    totals = np.vstack([table.sum(axis=0), table[draws].sum(axis=1)])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        precision, recall = totals[:, 0] / totals[:, 1], totals[:, 2] / totals[:, 3]
+        f1 = 2 * precision * recall / (precision + recall)
+    f1[(precision == 0) | (recall == 0)] = 0.0
+    summed = sum(counts, Counter())
+    return {
+        "precision": _interval(precision, len(table)),
+        "recall": _interval(recall, len(table)),
+        "f1": _interval(f1, len(table)),
+        **{
+            name: summed[name] for name in ("memories", *_OUTCOMES, "other", "facts", "stated", "stale_found")
+        },
+    }
+
+
+def _interval(values: np.ndarray, clusters: int) -> Json:
+    known = values[1:][~np.isnan(values[1:])]
+    if np.isnan(values[0]):
+        return {"value": None, "low": None, "high": None}
+    low, high = np.percentile(known, [2.5, 97.5]) if clusters > 1 else (None, None)
+    return {
+        "value": float(values[0]),
+        "low": None if low is None else float(low),
+        "high": None if high is None else float(high),
+    }
+
+
+def _is_negated(text: str) -> bool:
+    return not _NEGATIONS.isdisjoint(word.strip(".,;!").lower() for word in text.split())

@@ -1,0 +1,83 @@
+"""``memory-program score``: answers and rankings of other systems, in the tables of an evaluation."""
+
+import json
+
+import pytest
+
+from memory_program.cli import main
+from memory_program.worlds import sample_worlds
+
+QUESTIONS = [q for world in sample_worlds() for q in world.conversation.questions]
+
+
+def score(tmp_path, lines, *flags, name="mem0"):
+    path = tmp_path / f"{name}.jsonl"
+    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
+    out = tmp_path / "out"
+    status = main(["score", str(path), "--dataset", "sample", "--output-dir", str(out), *flags])
+    return status, out
+
+
+def test_answers_and_rankings_of_another_system_become_results_and_a_report(tmp_path, capsys):
+    lines = [
+        {
+            "question_id": question.question_id,
+            "answer": str(question.answer) if question.is_answerable else "Not mentioned in the conversation",
+            "ranking": [list(question.evidence)] if question.evidence else [],
+            "seconds": 2.0,
+            "input_tokens": 90,
+            "output_tokens": 10,
+            "cost_usd": 0.01,
+        }
+        for question in QUESTIONS
+    ]
+    status, out = score(
+        tmp_path, [*lines[:-1], {"question_id": lines[-1]["question_id"], "error": "timeout"}]
+    )
+    assert status == 0
+    found = json.loads((out / "results.json").read_text())["systems"]["mem0"]
+    assert found["locomo_f1"]["single-hop"]["value"] == found["recall"]["10"] == 1.0
+    assert (found["tokens_per_question"], found["failures"]["answer"]["error"]) == (100, 1)
+    assert found["latency"]["seconds"]["question"] == {"p50": 2.0, "p95": 2.0}
+    right = found["diagnosis"]["all"]["answers"] - found["diagnosis"]["all"]["wrong"]
+    assert found["cost_per_correct_usd"] == pytest.approx(found["cost_usd"] / right)
+    assert "|system:mem0|answers_file:" in found["signature"]
+    assert len((out / "mem0" / "questions.jsonl").read_text().splitlines()) == len(QUESTIONS)
+    assert "mem0" in (out / "report.html").read_text()
+    assert "$/correct answer" in capsys.readouterr().out
+
+
+def test_rankings_without_answers_have_recall_and_no_score(tmp_path):
+    asked = next(q for q in QUESTIONS if len(q.evidence) == 2)
+    line = {"question_id": asked.question_id, "ranking": [asked.evidence[0]]}
+    found = json.loads((score(tmp_path, [line])[1] / "results.json").read_text())["systems"]["mem0"]
+    assert found["recall"]["10"] == 0.5
+    assert found["locomo_f1"]["all"]["value"] is None
+    assert found["diagnosis"]["all"]["wrong"] == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("{", "line 1: is not JSON"),
+        ({"answer": "x"}, "line 1: question_id: Field required"),
+        ({"question_id": "conv-9:q0", "answer": "x"}, "line 1: question_id='conv-9:q0' is none of the 152"),
+        ({"question_id": QUESTIONS[0].question_id}, "has neither answer nor ranking nor error"),
+        (
+            {"question_id": QUESTIONS[0].question_id, "ranking": ["D99:1"]},
+            "'D99:1' is no turn and no session",
+        ),
+        ({"question_id": QUESTIONS[0].question_id, "answer": "x", "cost": 1}, "cost: Extra inputs"),
+    ],
+)
+def test_a_line_that_cannot_be_used_is_named(tmp_path, capsys, line, complaint):
+    status, out = score(tmp_path, [line])
+    assert status != 0
+    assert complaint in capsys.readouterr().err
+    assert not (out / "results.json").exists()
+
+
+def test_the_same_question_twice_is_refused(tmp_path, capsys):
+    line = {"question_id": QUESTIONS[0].question_id, "answer": "x"}
+    assert score(tmp_path, [line, line])[0] != 0
+    assert "line 2: question" in capsys.readouterr().err
