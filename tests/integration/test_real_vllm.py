@@ -16,9 +16,15 @@ from pathlib import Path
 
 import httpx
 import pytest
+from dspy import lm15
 
+from memory_program.configs.trainer_groups import ReinforceSettings
+from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.vllm_server import serve_model, stop_servers
 from memory_program.models.factory import language_model
+from memory_program.rl.backends.vllm_sampler import VllmSampler
+from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
 from tests.real_models import fetch_folder
@@ -119,3 +125,33 @@ def test_sixteen_calls_at_once_are_held_to_a_schema(folder):
             threads.map(lambda n: lm(f"Say a word with {n} letters.", response_format=held)[0], range(3, 19))
         )
     assert all(list(json.loads(reply)) == ["word"] for reply in replies)
+
+
+def test_an_adapter_has_the_log_probabilities_of_its_trainer(folder, tmp_path):
+    lora = ["--enable-lora", "--max-lora-rank", "8"]
+    url = serve_model("policy", str(folder), lora, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
+    engine = LocalEngine(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
+    engine.sampler = VllmSampler(url, tmp_path / "adapters", engine.model.stop_ids)
+    trainer = LocalTrainer(engine, ReinforceSettings(tuning="lora", lora_r=8, learning_rate=1e-2))
+
+    def sample(number: int) -> Sample:
+        request = lm15.Request(
+            model="m",
+            messages=(lm15.Message.user(f"Write a sentence about the number {number}."),),
+            config=lm15.Config(temperature=1.0, max_tokens=16),
+        )
+        tokens = engine.complete(request).logprobs or ()
+        ids, logprobs = zip(*((token.token_id, token.logprob) for token in tokens), strict=True)
+        return Sample(tuple(engine.prompt_tokens(request)), ids, 1.0 - number % 2 * 2, logprobs)
+
+    try:
+        for step in range(2):  # the second one samples from the adapter of the first
+            report = trainer.policy_gradient_step([sample(number) for number in range(6)])
+            assert report.sampler_logprob_gap is not None
+            assert report.sampler_logprob_gap < 1e-3, step
+            assert report.importance_mean == pytest.approx(1.0, abs=0.02)
+            assert report.importance_cut == 0
+    finally:
+        engine.sampler.close()
+        engine.close()
+    assert not list((tmp_path / "adapters").iterdir())

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.backends.vllm_sampler import VllmSampler
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.lora_server import BASE, LoraServer
 from tests.training_samples import student, talk
 
@@ -138,6 +140,21 @@ def test_a_server_that_refuses_an_adapter_stops_the_training_after_its_last_chec
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "000001"
         train(sampled_elsewhere(half_taught, server, tmp_path), tmp_path)
     assert [entry["step"] for entry in entries(tmp_path)] == [1, 2]
+
+
+def test_a_training_starts_again_after_its_folder_was_removed(half_taught, tmp_path):
+    with LoraServer(half_taught) as server:
+        for _ in range(2):
+            engine = require_local_engine(sampled_elsewhere(half_taught, server, tmp_path).writer.core.lm)
+            LocalTrainer(engine, ReinforceSettings(**TRAINING))
+            shutil.rmtree(tmp_path / "adapters")
+        first, again = server.loaded
+        assert first == again
+        engine = require_local_engine(
+            sampled_elsewhere(half_taught, server, tmp_path / "other").writer.core.lm
+        )
+        LocalTrainer(engine, ReinforceSettings(**TRAINING))
+        assert len(server.batchers) == 3  # the base model, and an adapter of each training
 
 
 def test_a_prompt_that_is_too_long_for_the_server_is_a_context_error(half_taught, tmp_path):

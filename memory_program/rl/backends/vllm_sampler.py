@@ -162,8 +162,10 @@ class VllmSampler:
         draft.mkdir(parents=True)
         save(draft)
         with (draft / "adapter_model.safetensors").open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").hexdigest()[:8]
-        # equal names mean equal weights: a repeated step, or another training, may reach other ones
+            found = hashlib.file_digest(file, "sha256")
+        # equal names mean equal weights, since a repeated step may reach other ones; two trainings share none
+        found.update(str(self._folder).encode())
+        digest = found.hexdigest()[:8]
         published = _Adapter(f"{name}-{digest}", self._folder / f"{name}-{digest}")
         before = self._adapter
         if before == published:
@@ -171,6 +173,7 @@ class VllmSampler:
             return
         shutil.rmtree(published.folder, ignore_errors=True)
         draft.replace(published.folder)
+        self._ask("unload_lora_adapter", published.name)  # left by a training whose folder was removed
         problem = self._ask("load_lora_adapter", published.name, lora_path=str(published.folder))
         if problem is not None:
             raise ModelError(
