@@ -10,6 +10,7 @@ from pathlib import Path
 from locomo.locomo import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
+from locomo.personamem import load_personamem
 from locomo.types import Benchmark
 from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_worlds, sample_worlds
@@ -65,6 +66,7 @@ DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
     DatasetName.LOCOMO: lambda source, _: load_locomo(source.data, allow_modified=source.allow_modified),
     DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
     DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
+    DatasetName.PERSONAMEM: lambda source, _: load_personamem(source.data),
     DatasetName.SAMPLE: lambda _source, _seed: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }

@@ -193,6 +193,8 @@ def _with_oracle(results: Json) -> Mapping[str, Json]:
 def _f1_title(dataset: Json) -> str:
     is_locomo = dataset["benchmark"] == Benchmark.LOCOMO
     metric = "official F1 by category" if is_locomo else "LoCoMo's token F1 by type"
+    if dataset["benchmark"] == Benchmark.PERSONAMEM:
+        metric = "share of right choices by type"
     return f"{dataset['name']}: {metric}, 95 % interval by conversation"
 
 
