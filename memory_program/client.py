@@ -28,6 +28,8 @@ from memory_program.serving.wire import (
     OperationItem,
     OperationPage,
     SearchPage,
+    SourceItem,
+    SourceList,
 )
 
 _API = "/memory/v1"
@@ -201,6 +203,11 @@ class MemoryClient:
             if cursor is None:
                 return found
 
+    def sources(self, memory_id: str) -> list[SourceItem]:
+        """Return the turns that a memory is from."""
+        found = self._send(_get(f"memories/{memory_id}/sources"), SourceList)
+        return found.items
+
     def correct(
         self,
         text: str,
@@ -322,6 +329,11 @@ class AsyncMemoryClient:
             cursor = page.next_cursor
             if cursor is None:
                 return found
+
+    async def sources(self, memory_id: str) -> list[SourceItem]:
+        """Return the turns that a memory is from."""
+        found = await self._send(_get(f"memories/{memory_id}/sources"), SourceList)
+        return found.items
 
     async def correct(
         self,

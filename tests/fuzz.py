@@ -35,10 +35,13 @@ with atheris.instrument_imports(
     from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion, WriteAll, WriteCore
     from memory_program.agents.tools import ALL_TOOLS, MemoryTools
     from memory_program.bank.bank import MemoryBank
+    from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
     from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_date_span
+    from memory_program.bank.foreign_exports import read_foreign_export
+    from memory_program.bank.memory import Draft, MemoryKind, Provenance
     from memory_program.bank.record_json import space_from_json
     from memory_program.bank.space import MemorySpace
-    from memory_program.core.errors import StoreError
+    from memory_program.core.errors import MemoryOperationError, StoreError
 
 from tests.conversations import session
 from tests.hostile_samples import injections
@@ -166,9 +169,33 @@ def exports(content: bytes) -> None:
         return
 
 
+def markdown(content: bytes) -> None:
+    """An edited file is applied to its bank, or refused as a whole."""
+    bank, by = MemoryBank("a"), Provenance("fuzz")
+    bank.create([Draft("Mara lives in Oslo.", MemoryKind.SEMANTIC, None, ("D1:1",))], by)
+    try:
+        apply_markdown(bank, bank_from_markdown(content.decode(errors="replace")), by)
+    except (StoreError, MemoryOperationError):
+        assert bank.version == 1
+        return
+    apply_markdown(bank, bank_from_markdown(bank_to_markdown(bank)), by)
+
+
+def foreign(content: bytes) -> None:
+    """An export of another system is read, or refused as a whole."""
+    try:
+        document: Any = decode_json(content, "fuzz.json")
+    except DatasetError:
+        return
+    try:
+        read_foreign_export(document)
+    except StoreError:
+        return
+
+
 TARGETS: dict[str, Target] = {
     target.__name__: target
-    for target in (replies, calls, variants, prompts, verdicts, dates, datasets, exports)
+    for target in (replies, calls, variants, prompts, verdicts, dates, datasets, exports, markdown, foreign)
 }
 
 
@@ -195,6 +222,17 @@ def seeds(name: str) -> list[str]:
         ],
         "datasets": [json.dumps([{"sample_id": "a", "conversation": talk, "qa": asked}])],
         "exports": [json.dumps(export)],
+        "markdown": [
+            "<!-- memory-program bank, version 1, namespace a -->\n## Profile\n## Episodic\n## Semantic\n"
+            "- Mara lives in Oslo. <!-- m1 from D1:1 -->\n- [2023-05-08] New.\n## Procedural\n"
+        ],
+        "foreign": [
+            '[{"mapping": {"a": {"message": {"author": {"role": "user"}, "content": {"parts": ["Hi"]}}}}}]',
+            '[{"chat_messages": [{"sender": "human", "text": "Hi"}]}]',
+            '{"results": [{"id": "1", "memory": "Hi"}]}',
+            '{"edges": [{"uuid": "1", "fact": "Hi", "valid_at": "2023-05-08T00:00:00Z"}]}',
+            '{"agents": [{"messages": [{"role": "user", "content": "Hi"}]}], "blocks": []}',
+        ],
     }[name]
     return [*good, *injections().values()]
 

@@ -5,14 +5,17 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
+from uuid import uuid4
 
 import tyro
 from tyro.conf import arg
 
 from locomo.atomic_files import atomic_write_text
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
+from memory_program.bank.foreign_exports import read_foreign_export, save_foreign_export
 from memory_program.bank.forgetting import forget_namespace
-from memory_program.bank.memory import Memory, Operation
+from memory_program.bank.memory import Memory, Operation, Provenance
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.store import BankStore
@@ -115,37 +118,93 @@ def forget_bank(db: Db, namespace: Namespace) -> None:
     _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
 
 
-def export_file(db: Db, namespace: Namespace, out: Annotated[Path, arg(help="The file to write.")]) -> None:
-    """Export a bank, its operations and its sessions to a JSON file."""
+def export_file(
+    db: Db,
+    namespace: Namespace,
+    out: Annotated[Path, arg(help="The file to write; its ending, .json or .md, chooses the format.")],
+) -> None:
+    """Export a bank to a file.
+
+    A .json file has all of it: operations, history and sessions. A .md file has the live memories, to read
+    and to edit: import applies the edits.
+    """
     check_output_file(out, "out")
     with BankStore.open_existing(_check_no_password(db)) as store:
         if namespace not in store.namespaces():
             raise _unknown_namespace(namespace)
-        document = space_to_json(store.load(namespace))
+        space = store.load(namespace)
+    if out.suffix == ".md":
+        text, summary = bank_to_markdown(space.bank), f"memories: {len(space.bank)}"
+    else:
+        document = space_to_json(space)
+        text = json.dumps(document, indent=1) + "\n"
+        summary = f"operations: {len(document['operations'])}  sessions: {len(document['sessions'])}"
     try:
-        atomic_write_text(out, json.dumps(document, indent=1) + "\n")
+        atomic_write_text(out, text)
     except OSError as error:
         raise ConfigError(
             f"out={out.as_posix()!r} cannot be written ({error.strerror}): name another file"
         ) from error
-    _print_line(f"{out}  operations: {len(document['operations'])}  sessions: {len(document['sessions'])}")
+    _print_line(f"{out}  {summary}")
 
 
 def import_file(
     db: Db,
-    file: Annotated[Path, arg(help="A file that export wrote.")],
-    namespace: Annotated[str | None, arg(help="New name of the bank; by default, that in the file.")] = None,
+    file: Annotated[Path, arg(help="The file to import; its content tells the format.")],
+    namespace: Annotated[str | None, arg(help="Name of the bank; by default, that in the file.")] = None,
 ) -> None:
-    """Import a bank from a JSON file into a database, which is created if it does not exist."""
+    """Import a file into a database, which is created if it does not exist.
+
+    .json of export: a new bank, with its history and sessions. .md of export: the edits since the export
+    become operations; unchanged lines change nothing, and a file with a line that cannot be read is refused.
+    Memories of mem0 (get_all), Zep (edges) and Letta (passages, blocks of an agent file) are added to a bank.
+    Conversations of ChatGPT and Claude (conversations.json), of Zep (messages of a thread) and of Letta
+    (agent file) wait in the database until memory-program serve writes them. Nothing is imported twice.
+    """
+    if file.suffix == ".md":
+        _import_markdown(db, file, namespace)
+        return
     try:
         document: Any = read_json_file(file)  # Any: whatever the file holds
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{str(file)!r} is not JSON ({error}): name a file that export wrote") from error
+    if not (isinstance(document, dict) and "format" in document):
+        found = read_foreign_export(document)
+        if namespace is None:
+            raise ConfigError(f"a file of {found.origin} names no bank: give one with --namespace")
+        with BankStore(_check_no_password(db)) as store:
+            added = save_foreign_export(store, namespace, found)
+        parts = [f"memories: {added.memories}", f"turns: {added.turns}", f"imported before: {added.known}"]
+        parts += [f"left out: {number} {what}" for what, number in found.left_out.items() if number]
+        _print_line("  ".join([namespace, f"from {found.origin}", *parts]))
+        return
     space = space_from_json(document, namespace)
     with BankStore(_check_no_password(db)) as store:
         if space.namespace in store.namespaces():
             raise ConfigError(f"namespace {space.namespace!r} is taken: give another one with --namespace")
         store.save(space)
+    _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
+
+
+def _import_markdown(db: str, file: Path, namespace: str | None) -> None:
+    try:
+        edited = bank_from_markdown(file.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{str(file)!r} is not UTF-8 ({error.reason}): save it as UTF-8") from error
+    with BankStore(_check_no_password(db)) as store:
+        space = store.load(edited.namespace if namespace is None else namespace)
+        since = space.bank.version
+        if since and space.namespace != edited.namespace:
+            raise ConfigError(
+                f"the file is of namespace {edited.namespace!r}, and {space.namespace!r} has memories: "
+                "name a new one"
+            )
+        by = Provenance("import", f"import_{uuid4().hex[:12]}", f"from {file.name}")
+        apply_markdown(space.bank, edited, by)
+        if space.bank.version > since:
+            store.save(space)
+    for operation in space.bank.operations(since):
+        _print_operation(operation, space.bank.get)
     _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
 
 

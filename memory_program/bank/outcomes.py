@@ -62,6 +62,7 @@ class SessionRecord:
     """The outcome of one session: operations applied, calls refused by a tool, calls that failed.
 
     ``odd_dates`` are the times of stored memories that are no dates; those memories have none.
+    ``clock_times`` are the turns that came without a time and have that of the server's clock.
     """
 
     session_id: str
@@ -72,6 +73,7 @@ class SessionRecord:
     left_out: tuple[str, ...] = ()
     odd_dates: tuple[str, ...] = ()
     counts: ReplyCounts = ReplyCounts()
+    clock_times: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

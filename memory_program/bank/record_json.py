@@ -65,6 +65,7 @@ def record_from_json(document: str) -> SessionRecord:
         left_out=_read_strings(record, "left_out"),
         counts=ReplyCounts(**{name: _read_int(counts, name) for name in counts}),
         odd_dates=_read_strings(record, "odd_dates") if "odd_dates" in record else (),  # older records
+        clock_times=_read_strings(record, "clock_times") if "clock_times" in record else (),
     )
 
 

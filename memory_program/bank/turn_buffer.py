@@ -115,15 +115,19 @@ class TurnBuffer:
         StoreError: the database fails; of an addition nothing was written then.
     """
 
-    def __init__(self, database: Database, rule: SessionRule, most_waiting: int = 2000) -> None:
+    def __init__(
+        self, database: Database, rule: SessionRule, most_waiting: int = 2000, most_open: int = 10_000
+    ) -> None:
         """Use a database.
 
         Args:
             database: that of a ``BankStore``.
             rule: where sessions end.
             most_waiting: the most turns of a namespace that may wait.
+            most_open: the most sessions, each of a namespace, that may be open.
         """
-        self._database, self._rule, self._most_waiting = database, rule, most_waiting
+        self._database, self._rule = database, rule
+        self._most_waiting, self._most_open = most_waiting, most_open
         self._queue: list[_Addition] = []
         self._queue_lock, self._commit_lock = threading.Lock(), threading.Lock()
 
@@ -138,7 +142,8 @@ class TurnBuffer:
         """Add turns to a namespace, and cut the sessions that they complete; ``ends`` cuts after the last.
 
         Raises:
-            BufferFullError: too many turns wait in the namespace; none of these was added.
+            BufferFullError: too many turns wait in the namespace, or too many sessions are open; none of
+                these turns was added.
             RepeatedKeyError: the key belongs to another request.
             ConfigError: the namespace is no name.
         """
@@ -192,6 +197,14 @@ class TurnBuffer:
         """Return a session that was cut; None if it does not wait any more."""
         waiting = [session for session in self.sessions(namespace) if session.number == number]
         return waiting[0] if waiting else None
+
+    def clock_times(self, namespace: str, number: int) -> tuple[str, ...]:
+        """Return the turns of a session that was cut whose time is that of the server's clock."""
+        is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
+        with self._database.reading() as connection:
+            turns = connection.scalars(select(TURNS.c.turn).where(*is_this).order_by(TURNS.c.position)).all()
+        places = enumerate(map(json.loads, turns), start=1)
+        return tuple(_turn_id(number, place) for place, turn in places if not turn["has_own_time"])
 
     def claim(self, namespace: str, number: int, owner: str, lease_s: float) -> bool:
         """Claim a session for a process; False if another one has claimed it, or it does not wait any more.
@@ -292,6 +305,8 @@ class TurnBuffer:
                 f"{waiting} turns of namespace {namespace!r} wait to be written, and at most "
                 f"{self._most_waiting} may: send these {len(addition.turns)} again later"
             )
+        if addition.turns and not open_turns and not addition.ends:
+            self._check_open_sessions(connection)
         rule, cut, now = self._rule, list[int](), time.time()
         current = _OpenSession(open_turns, open_chars, last_said_at)
         for turn in addition.turns:
@@ -328,6 +343,15 @@ class TurnBuffer:
             _insert_response(connection, namespace, request, answer)
         return added
 
+    def _check_open_sessions(self, connection: Connection) -> None:
+        is_open = select(TURNS.c.namespace).where(TURNS.c.session.is_(None)).distinct()
+        found = connection.scalar(select(func.count()).select_from(is_open.subquery()))
+        if found is not None and found >= self._most_open:
+            raise BufferFullError(
+                f"{found} sessions are open, and at most {self._most_open} may be: send these turns again "
+                "later, or with an end"
+            )
+
     def _cut(
         self, connection: Connection, namespace: str, current: _OpenSession, earlier: Sequence[int]
     ) -> int:
@@ -353,10 +377,14 @@ def _make_session(number: int, found: Sequence[tuple[int, str]]) -> Session:
     turns, times = list[Turn](), list[datetime]()
     for place, (position, written) in enumerate(found, start=1):
         spoken = json.loads(written)
-        turn_id = f"D{number}:{place}" if number else f"new:{position}"
+        turn_id = _turn_id(number, place) if number else f"new:{position}"
         turns.append(Turn(turn_id, spoken["speaker"], spoken["text"]))
         times.append(datetime.fromisoformat(spoken["time"]))
     return Session(number, times[0], tuple(turns))
+
+
+def _turn_id(number: int, place: int) -> str:
+    return f"D{number}:{place}"
 
 
 def _find_response(

@@ -231,6 +231,10 @@ class ArborTrainConfig(TrainConfig, init=False):
             raise ConfigError(
                 f"save_every={self.grpo.save_every} must be 1: the server cannot go back to earlier weights"
             )
+        if self.samples_on_vllm:
+            raise ConfigError(
+                "an Arbor server samples on its own GPUs: leave --sampler and --sampler-url out"
+            )
         check_arbor_supports(self.trainer)
         return self
 

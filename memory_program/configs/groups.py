@@ -78,6 +78,7 @@ MACHINE_SETTINGS = frozenset(
         "reader_api_base",
         "report_file",
         "runs",
+        "sampler_url",
         "tracking_uri",
         "traces",
         "writer_api_base",

@@ -34,6 +34,9 @@ class SessionSettings(SettingsGroup):
     max_waiting: int = Field(default=2000, ge=1)
     """Most turns of a namespace that may wait to be written. Beyond, the server answers 429."""
 
+    max_open_sessions: int = Field(default=10_000, ge=1)
+    """Most sessions, each of a namespace, that may be open. Beyond, new ones are refused with 429."""
+
     writers: int = Field(default=4, ge=1, le=64)
     """Sessions that are written in parallel, each of another namespace."""
 
@@ -45,7 +48,7 @@ class DoorSettings(SettingsGroup):
     """MCP: http serves /mcp, stdio speaks to the program that started this one."""
 
     rest: bool = False
-    """REST, below /memory/v1; /docs shows it."""
+    """REST, below /memory/v1; /docs shows it. / is a page that shows memories in a browser."""
 
     proxy: bool = False
     """An OpenAI-compatible API, /v1/chat/completions and /v1/models, that remembers."""
@@ -68,6 +71,10 @@ class DoorSettings(SettingsGroup):
 
     max_megabytes: float = Field(default=8.0, gt=0)
     """Largest size of a request."""
+
+    requests_per_second: float = Field(default=50.0, gt=0)
+    """Most requests of a token a second, on average; ten seconds' worth may come at once. Beyond, the server
+    answers 429. Requests without a token, from this machine, are not limited."""
 
     grace: float = Field(default=10.0, ge=0)
     """Seconds that running work has to finish when the server is told to stop. What is not written stays in

@@ -185,9 +185,10 @@ class ExportConfig(Settings):
     mode: Literal["export"] = "export"
     """Export for other tools."""
 
-    format: Literal["llamafactory", "verl", "hf"] = "llamafactory"
+    format: Literal["llamafactory", "verl", "hf", "gguf"] = "llamafactory"
     """llamafactory: examples for supervised fine-tuning; verl: prompts for rollouts, as parquet; hf: a model
-    with its adapters merged, in bfloat16, as vLLM serves it."""
+    with its adapters merged, in bfloat16, as vLLM serves it; gguf: the same as one file, as llama.cpp reads
+    it (needs the package gguf)."""
 
     by: Literal["session", "question"] = "session"
     """For verl: one row per session, rewarded by all its questions, or one per question."""
@@ -196,7 +197,7 @@ class ExportConfig(Settings):
     """Folder of trajectories, for llamafactory and verl."""
 
     model: Path = Path("runs/train/model")
-    """Folder of a trained model, for hf."""
+    """Folder of a trained model, for hf and gguf."""
 
     from_verl: Path | None = None
     """Folder of a training in verl, of its checkpoint, or of the model that verl's own tool merged from one.

@@ -21,7 +21,7 @@ from memory_program.configs.groups import (
 )
 from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceSettings
 from memory_program.core.errors import ConfigError
-from memory_program.core.settings import Settings
+from memory_program.core.settings import ApiBase, Settings
 from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled, trainable_model
 
 DEFAULT_GRPO = GRPOSettings(
@@ -74,6 +74,14 @@ class TrainConfig(Settings, init=False):
     writer_model: str | None = None
     """Model that writes while the reader is trained. Default: a frozen copy of --model, or pocket for
     pocket-base."""
+
+    sampler: Literal["local", "vllm"] = "local"
+    """Where the policy samples. local is this process. vllm is a vLLM server that is started on this machine,
+    with a share of the GPU. After each step it gets the new adapters, so it needs --tuning lora."""
+
+    sampler_url: ApiBase | None = None
+    """Address of a vLLM server that samples in place of the one that --sampler vllm starts. It serves --model
+    with --enable-lora, and reads the adapters from --output-dir. Its key may be in SAMPLER_API_KEY."""
 
     api_base: ServerAddress
 
@@ -128,6 +136,8 @@ class TrainConfig(Settings, init=False):
     def _check_consistency(self) -> Self:
         self.grading.check_has_judge()
         self.source.check_trainable()
+        if self.samples_on_vllm:
+            self._check_vllm()
         for part in self.parts:
             named = getattr(self, f"{part}_model")
             if named is not None:
@@ -143,6 +153,23 @@ class TrainConfig(Settings, init=False):
                 "reward is the score of its answer: leave it out"
             )
         return self
+
+    def _check_vllm(self) -> None:
+        if self.trainer.optimizer.tuning == "full":
+            raise ConfigError(
+                "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "
+                "lora, or --sampler local without --sampler-url"
+            )
+        if self.trainer.temperature != 1.0:
+            raise ConfigError(
+                f"temperature={self.trainer.temperature:g} must be 1 with a vLLM server: it reports the "
+                "log-probabilities at temperature 1, and the importance weights are computed from them"
+            )
+
+    @property
+    def samples_on_vllm(self) -> bool:
+        """True if the policy samples on a vLLM server."""
+        return self.sampler == "vllm" or self.sampler_url is not None
 
     @property
     def parts(self) -> tuple[Part, ...]:

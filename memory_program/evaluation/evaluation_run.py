@@ -1,8 +1,8 @@
 """A run of ``evaluate``: the stages of a config over every system, and the report."""
 
 import logging
-from collections.abc import Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from operator import attrgetter
 from textwrap import shorten
@@ -76,14 +76,7 @@ def evaluate(
     console = console or make_console()
     role_models = make_role_models(config, models, check=True)
     with ExitStack() as stack:
-
-        def is_wanted(record: logging.LogRecord) -> bool:
-            return not record.getMessage().startswith("LM response was truncated")
-
-        # DSPy warns of truncated replies; here they are recorded, counted and reported.
-        dspy_logger = logging.getLogger("dspy.clients.lm")
-        dspy_logger.addFilter(is_wanted)
-        stack.callback(dspy_logger.removeFilter, is_wanted)
+        stack.enter_context(_without_truncation_warnings())
         if config.mode is Mode.CALIBRATE:
             return calibrate_judge(config, console, role_models)
         if config.runs:
@@ -97,16 +90,15 @@ def evaluate(
         stack.enter_context(lock_run_folder(config.output_dir))
         if config.mode is Mode.JUDGE:
             return _run_judge_stage(config, selection, console, role_models)
+        formats = _format_choice(config, role_models if models is None else None)
         has_banks = any(name.has_model_writer for name in config.system_names)
         db_url = database_url(config) if has_banks else None
         store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
         ray = config.executor == "ray"
         executor = RayExecutor(config.ray_address, config.concurrency, db_url) if ray else None
-        formats = _format_choice(config, role_models if models is None else None)
         systems = _make_systems(config, selection, console, system_factory, store, executor, formats)
         for system in systems:
             stack.callback(system.recorded.journals.close)
-        recorded = [system.recorded for system in systems]
         workers = _check_and_prepare(config, console, systems, role_models)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
         publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
@@ -116,23 +108,51 @@ def evaluate(
         if config.traces and not is_finished:
             publisher.trace_calls()
         is_tracked = config.mode is Mode.FULL and not is_finished
-        if is_tracked:
-            publisher.begin()
-        for system in systems:
-            system.write_run_files()
-            if is_tracked:
-                publisher.begin_system(system.recorded)
-            if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
-                system.builder.build(workers)  # without a writer it calls no model
-            if config.mode is not Mode.BUILD:
-                system.answerer.answer(workers)
-            if config.mode is Mode.FULL:
-                _judge_system(system.recorded, config, role_models, workers)
-            if is_tracked:
-                publisher.publish_system(system.recorded, store)
+        _run_systems(config, systems, workers, role_models, store, publisher if is_tracked else None)
+        recorded = [system.recorded for system in systems]
         results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
         _check_for_results(config, console, recorded)
         return results
+
+
+@contextmanager
+def _without_truncation_warnings() -> Iterator[None]:
+    """Silence DSPy's warnings of truncated replies: here they are recorded, counted and reported."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("LM response was truncated")
+
+    dspy_logger = logging.getLogger("dspy.clients.lm")
+    dspy_logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        dspy_logger.removeFilter(is_wanted)
+
+
+def _run_systems(
+    config: EvaluateConfig,
+    systems: Sequence[SystemRunner],
+    workers: Workers,
+    role_models: RoleModels,
+    store: BankStore | None,
+    publisher: EvaluationPublisher | None,
+) -> None:
+    """Build, answer and judge with one system after the other, as far as the mode says."""
+    if publisher is not None:
+        publisher.begin()
+    for system in systems:
+        system.write_run_files()
+        if publisher is not None:
+            publisher.begin_system(system.recorded)
+        if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
+            system.builder.build(workers)  # without a writer it calls no model
+        if config.mode is not Mode.BUILD:
+            system.answerer.answer(workers)
+        if config.mode is Mode.FULL:
+            _judge_system(system.recorded, config, role_models, workers)
+        if publisher is not None:
+            publisher.publish_system(system.recorded, store)
 
 
 def _make_systems(

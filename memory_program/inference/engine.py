@@ -5,11 +5,12 @@ import logging
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from dspy import lm15
@@ -17,7 +18,13 @@ from jinja2 import TemplateError
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
-from memory_program.inference.batcher import Batcher, Ending, GenerationRequest, NumericalTolerance
+from memory_program.inference.batcher import (
+    Batcher,
+    Continuation,
+    Ending,
+    GenerationRequest,
+    NumericalTolerance,
+)
 from memory_program.inference.decoder import Decoder
 from memory_program.inference.loading import DeviceName, DtypeName, load_model
 from memory_program.inference.prefix_cache import PrefixCache
@@ -25,7 +32,7 @@ from memory_program.inference.reply_grammar import GrammarCompiler
 from memory_program.inference.sampling import SamplingParams
 from memory_program.inference.stop_strings import StopStrings
 
-__all__ = ["LocalEngine", "LocalSettings", "default_device", "fast_dtype", "loaded_dtype"]
+__all__ = ["AdapterSampler", "LocalEngine", "LocalSettings", "default_device", "fast_dtype", "loaded_dtype"]
 
 _logger = logging.getLogger(__name__)
 
@@ -74,6 +81,43 @@ class LocalSettings(BaseModel):
     """The seed of sampled requests that have none of their own."""
 
 
+class AdapterSampler(Protocol):
+    """Generates on a server with the adapter that was published last, over the engine's own base model."""
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens of prompt and reply together on the server."""
+        ...
+
+    def generate(self, request: GenerationRequest, config: lm15.Config) -> Continuation:
+        """Continue a prompt.
+
+        Args:
+            request: without a grammar.
+            config: its stop strings and its response format are the server's part.
+
+        Raises:
+            lm15.LM15Error: the call failed.
+        """
+        ...
+
+    def publish(self, name: str, save: Callable[[Path], None]) -> None:
+        """Sample from another adapter from now on.
+
+        Args:
+            name: of the adapter; it need not be unique.
+            save: writes it into a folder in PEFT's format.
+
+        Raises:
+            ModelError: the server does not take it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Withdraw the adapter."""
+        ...
+
+
 class LocalEngine:
     """Answers requests with a model that it holds; calls from many threads are batched together.
 
@@ -98,6 +142,8 @@ class LocalEngine:
     supported_params = frozenset(
         {"temperature", "max_tokens", "top_p", "top_k", "seed", "logprobs", "stop", "response_format"}
     )
+    sampler: AdapterSampler | None = None
+    """Generates in place of this process, from the adapter of a training."""
 
     def __init__(self, settings: LocalSettings) -> None:
         """Load the model; nothing runs before the first call.
@@ -164,11 +210,14 @@ class LocalEngine:
             message = f"{names}: an embedded model cannot do this; leave it out, or name another model"
             raise lm15.UnsupportedFeatureError(message, feature=unsupported[0], provider="local")
         prompt = tuple(self.prompt_tokens(request))
-        room = self.model.context_tokens - len(prompt)
+        context = self.model.context_tokens
+        if self.sampler is not None:
+            context = min(context, self.sampler.context_tokens)
+        room = context - len(prompt)
         if room < 1:
             raise lm15.ContextLengthError(
                 f"the prompt has {len(prompt)} tokens; {self.settings.source!r} reads and writes at most "
-                f"{self.model.context_tokens} together",
+                f"{context} together",
                 provider="local",
             )
         sampling = SamplingParams(
@@ -180,15 +229,9 @@ class LocalEngine:
         if not sampling.is_greedy:
             seed = self._seeds.next(prompt, sampling) if config.seed is None else config.seed
         limit = min(config.max_tokens or room, room)
-        grammar = self._grammars.begin_reply(config.response_format) if config.response_format else None
         stops = StopStrings(config.stop, tokenizer) if config.stop else None
-        try:
-            continuation = self._batcher.generate(
-                GenerationRequest(prompt, limit, sampling, seed, grammar, stops)
-            )
-        except Exception as error:
-            message = f"the embedded model failed: {type(error).__name__}: {error}"
-            raise lm15.ProviderError(message, provider="local") from error
+        generation = GenerationRequest(prompt, limit, sampling, seed, stop_strings=stops)
+        continuation = self._generate(generation, config)
         tokens = continuation.tokens
         shown = tokens[:-1] if continuation.ending is Ending.STOP_TOKEN else tokens
         text = cast(str, tokenizer.decode(shown, clean_up_tokenization_spaces=False))
@@ -210,6 +253,17 @@ class LocalEngine:
             ),
             provider_data={"is_repetitive": True} if continuation.ending is Ending.REPETITION else None,
         )
+
+    def _generate(self, request: GenerationRequest, config: lm15.Config) -> Continuation:
+        if self.sampler is not None:
+            return self.sampler.generate(request, config)
+        if config.response_format:
+            request = replace(request, grammar=self._grammars.begin_reply(config.response_format))
+        try:
+            return self._batcher.generate(request)
+        except Exception as error:
+            message = f"the embedded model failed: {type(error).__name__}: {error}"
+            raise lm15.ProviderError(message, provider="local") from error
 
     def prompt_tokens(self, request: lm15.Request) -> list[int]:
         """Return the tokens of a request's prompt, as the model reads them.

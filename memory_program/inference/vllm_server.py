@@ -21,6 +21,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import httpx
@@ -44,7 +45,9 @@ _servers: dict[str, "VllmServer"] = {}
 _lock = threading.Lock()
 
 
-def serve_model(name: str, source: str) -> str:
+def serve_model(
+    name: str, source: str, arguments: Sequence[str] = (), variables: Mapping[str, str] | None = None
+) -> str:
     """Return the address of a vLLM server of a model, which it serves under a name; start it if need be.
 
     The server of a name is started once, and ends with this process.
@@ -52,6 +55,8 @@ def serve_model(name: str, source: str) -> str:
     Args:
         name: the name that requests give to the model.
         source: its folder, or its id on the Hugging Face hub.
+        arguments: of ``vllm serve``; those in ``VLLM_ARGS`` come after them.
+        variables: added to its environment.
 
     Raises:
         ModelError: vLLM is not installed, or does not start; the message has the last line of its log.
@@ -59,7 +64,7 @@ def serve_model(name: str, source: str) -> str:
     with _lock:
         server = _servers.get(name)
         if server is None or not server.is_running:
-            server = _servers[name] = VllmServer(name, source)
+            server = _servers[name] = VllmServer(name, source, arguments, variables or {})
         return server.url
 
 
@@ -74,7 +79,14 @@ def stop_servers() -> None:
 class VllmServer:
     """A running vLLM server on a free port of the loopback address."""
 
-    def __init__(self, name: str, source: str, start_timeout_s: float = 1800.0) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        arguments: Sequence[str],
+        variables: Mapping[str, str],
+        start_timeout_s: float = 1800.0,
+    ) -> None:
         """Start it, and wait until it answers; see ``serve_model``.
 
         Raises:
@@ -89,16 +101,16 @@ class VllmServer:
         self._log = Path(path)
         folder = Path(source).expanduser()
         model = str(folder) if folder.is_dir() else source
-        arguments = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name]
-        arguments += _COMPACT_JSON
+        served = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name]
         own = {_EXECUTABLE, _ARGUMENTS}  # vLLM warns of variables of its own that it does not know
-        command = [sys.executable, "-m", __name__, executable, *arguments]
+        command = [sys.executable, "-m", __name__, executable, *served, *_COMPACT_JSON, *arguments]
+        inherited = {variable: value for variable, value in os.environ.items() if variable not in own}
         self._process = subprocess.Popen(
             [*command, *shlex.split(os.environ.get(_ARGUMENTS, ""))],
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=subprocess.STDOUT,
-            env={variable: value for variable, value in os.environ.items() if variable not in own},
+            env={**inherited, **variables},
             start_new_session=True,  # Ctrl-C is for this process, which then ends vLLM
         )
         os.close(handle)

@@ -100,18 +100,7 @@ def language_model(
         if not model_source(name):
             raise ModelError(f"{name!r} names no model: {_MODEL_NAME_HELP}")
     if is_local(name):
-        with name_missing_extra():  # torch takes seconds to import, and an API model does without
-            from memory_program.inference.engine import LocalSettings
-            from memory_program.models.local_model import LocalModel
-
-        return dspy.LM(
-            name,
-            engine=LocalModel(LocalSettings(source=model_source(name)), limiter, chat_template_kwargs),
-            temperature=temperature,
-            max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
-            num_retries=0,
-            cache=False,
-        )
+        return _local_language_model(name, temperature, max_tokens, limiter, chat_template_kwargs)
     if is_vllm(name):
         api_base = serve_model(name, model_source(name))
     engine = RemoteModel(
@@ -135,6 +124,27 @@ def language_model(
         temperature=None if reasons else temperature,
         max_tokens=max_tokens if has_room else None,
         num_retries=0,  # the engine retries, and counts it
+        cache=False,
+    )
+
+
+def _local_language_model(
+    name: str,
+    temperature: float,
+    max_tokens: int,
+    limiter: AdaptiveLimiter | None,
+    chat_template_kwargs: Mapping[str, Any] | None,  # Any: JSON
+) -> dspy.LM:
+    with name_missing_extra():  # torch takes seconds to import, and an API model does without
+        from memory_program.inference.engine import LocalSettings
+        from memory_program.models.local_model import LocalModel
+
+    return dspy.LM(
+        name,
+        engine=LocalModel(LocalSettings(source=model_source(name)), limiter, chat_template_kwargs),
+        temperature=temperature,
+        max_tokens=min(max_tokens, _POCKET_TOKENS) if is_bundled(name) else max_tokens,
+        num_retries=0,
         cache=False,
     )
 

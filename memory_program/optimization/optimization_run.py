@@ -33,7 +33,7 @@ from memory_program.optimization.optimization_stage import (
 )
 from memory_program.optimization.prompt_text import apply_prompts
 from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
-from memory_program.optimization.saved_program import run_results, save_program
+from memory_program.optimization.saved_program import OptimizationTarget, run_results, save_program
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
 PROMPT_TEMPERATURE = 1.0
@@ -74,6 +74,46 @@ def optimize(
         TrackingError: MLflow fails; everything else is done.
     """
     is_judge = config.target is Target.JUDGE
+    _check_prices(config)
+    subject = JudgeOptimizationTarget(config) if is_judge else MemoryOptimizationTarget(config)
+    folder = config.output_dir
+    with ExitStack() as stack:
+        stack.enter_context(lock_run_folder(folder))
+        write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
+        replies = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
+        calls = stack.enter_context(closing(replies))
+        subject.begin(calls, stack)
+        progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
+        metric = [] if is_judge else config.grading.describe_default()
+        estimates = format_estimates(subject.estimates())
+        for line in (subject.summary, *metric, *estimates, *_limit_lines(config)):
+            progress.say(line)
+        context = _make_stage_context(config, calls, models, score)
+        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
+        stages, stopped = list[StageResult](), list[str]()
+        with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
+            _check_models(context.models)
+            if models is None and isinstance(subject, MemoryOptimizationTarget):
+                task_lm, replies = context.task_lm, config.system.replies.settings()
+                for line in subject.choose_reply_formats(
+                    lambda _part, model: RESPONSE_FORMATS.default_format(model, lambda: task_lm, replies)
+                ):
+                    progress.say(line)
+            for target in config.rounds * config.target.stages:
+                stages.append(_optimize_target(target, len(stages), context, subject, progress, publisher))
+                if stages[-1].stopped is not None:
+                    break
+        results = run_results(config, subject, stages, calls)
+        save_program(config.output_file, subject.program, results)
+        stopped += [stage.stopped for stage in stages if stage.stopped is not None]
+        for line in _summary_lines(config, results, stopped):
+            progress.say(line)
+        publisher.publish(results, stages, subject.program)
+        return results
+
+
+def _check_prices(config: OptimizeConfig) -> None:
+    """Refuse a limit in dollars for a model without a price."""
     used = {
         (config.model, config.task_role),
         (config.proposer, Role.PROMPT) if config.proposes_instructions else (config.model, config.task_role),
@@ -91,52 +131,33 @@ def optimize(
             f"max_cost={config.max_cost!r} cannot be enforced: as called here, {', '.join(unpriced)} has no "
             "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
         )
-    subject = JudgeOptimizationTarget(config) if is_judge else MemoryOptimizationTarget(config)
-    folder = config.output_dir
-    with ExitStack() as stack:
-        stack.enter_context(lock_run_folder(folder))
-        write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
-        replies = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
-        calls = stack.enter_context(closing(replies))
-        subject.begin(calls, stack)
-        progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
-        metric = [] if is_judge else config.grading.describe_default()
-        for line in (subject.summary, *metric, *format_estimates(subject.estimates())):
-            progress.say(line)
-        limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
-        limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
-        if limits:
-            progress.say(f"it stops at {' or '.join(limits)}, and saves the best so far")
-        context = _make_stage_context(config, calls, models, score)
-        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
-        stages, stopped = list[StageResult](), list[str]()
-        with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
-            _check_models(context.models)
-            if models is None and isinstance(subject, MemoryOptimizationTarget):
-                task_lm, replies = context.task_lm, config.system.replies.settings()
-                for line in subject.choose_reply_formats(
-                    lambda _part, model: RESPONSE_FORMATS.default_format(model, lambda: task_lm, replies)
-                ):
-                    progress.say(line)
-            for target in config.rounds * config.target.stages:
-                cases = subject.cases(target)
-                progress.say(
-                    f"{config.optimizer.value} on {target.value}: {len(cases.train)} examples for training, "
-                    f"{len(cases.val)} for validation; {calls.used:,} calls so far"
-                )
-                on_attempt = partial(_report_attempt, progress, publisher, (len(stages), target.value))
-                make_student = partial(subject.student, target, context.score)
-                stages.append(optimize_stage(context, target, cases, make_student, on_attempt))
-                apply_prompts(stages[-1].choice.winner.prompts, subject.program)
-                if stages[-1].stopped is not None:
-                    break
-        results = run_results(config, subject, stages, calls)
-        save_program(config.output_file, subject.program, results)
-        stopped += [stage.stopped for stage in stages if stage.stopped is not None]
-        for line in _summary_lines(config, results, stopped):
-            progress.say(line)
-        publisher.publish(results, stages, subject.program)
-        return results
+
+
+def _limit_lines(config: OptimizeConfig) -> list[str]:
+    limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
+    limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
+    return [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
+
+
+def _optimize_target(
+    target: Target,
+    number: int,
+    context: StageContext,
+    subject: OptimizationTarget,
+    progress: OptimizationProgress,
+    publisher: OptimizationPublisher,
+) -> StageResult:
+    """Optimise the prompts of one target, and give the winner's to the program."""
+    cases = subject.cases(target)
+    progress.say(
+        f"{context.config.optimizer.value} on {target.value}: {len(cases.train)} examples for training, "
+        f"{len(cases.val)} for validation; {context.calls.used:,} calls so far"
+    )
+    on_attempt = partial(_report_attempt, progress, publisher, (number, target.value))
+    make_student = partial(subject.student, target, context.score)
+    stage = optimize_stage(context, target, cases, make_student, on_attempt)
+    apply_prompts(stage.choice.winner.prompts, subject.program)
+    return stage
 
 
 def _report_attempt(

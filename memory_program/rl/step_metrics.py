@@ -224,6 +224,9 @@ def update_metrics(report: StepReport | SubmittedGroups | None) -> Metrics:
         "entropy": report.entropy,
         "kl": report.kl,
         "sampler_logprob_gap": report.sampler_logprob_gap,
+        "importance_weight/mean": report.importance_mean,
+        "importance_weight/max": report.importance_max,
+        "importance_weight/cut": report.importance_cut,
         "gpu_memory_gib": None if report.peak_memory is None else report.peak_memory / 2**30,
     }
     return metrics | {name: value for name, value in optional.items() if value is not None}

@@ -1,5 +1,6 @@
 """The models of a training: the trained one, the frozen one, and the judge."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -18,14 +19,20 @@ from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_d
 from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_network_shape
+from memory_program.inference.vllm_server import serve_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import is_local, model_fingerprint, model_source, runs_here
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.backends.vllm_sampler import VllmSampler
 from memory_program.rl.memory_estimate import Sampling, check_memory, free_memory
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
+
+_SAMPLER_KEY = "SAMPLER_API_KEY"
+_VLLM_GPU_SHARE = 0.45
+"""The share of the GPU of a vLLM server beside a training; VLLM_ARGS may give it another one."""
 
 TrainingConfigT = TypeVar("TrainingConfigT", TrainConfig, FineTuneConfig)
 
@@ -41,7 +48,7 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
 
     Raises:
         ConfigError: ``arbor.yaml`` is missing or wrong.
-        ModelError: the model cannot be loaded, or does not run in this process.
+        ModelError: the model cannot be loaded, or does not run in this process; or no vLLM server samples.
     """
     if isinstance(config, ArborTrainConfig):
         return arbor_model(
@@ -51,13 +58,35 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
             max_tokens=config.trainer.max_completion_tokens,
             threads=config.grpo.concurrency,
         )
+    url = _start_sampler(config) if config.samples_on_vllm else None
     lm = language_model(
         config.model,
         temperature=0.0,
         max_tokens=config.trainer.max_completion_tokens,
+        # vLLM has a queue of its own: all agents of all rollouts may call at once
+        limiter=None if url is None else AdaptiveLimiter(4 * config.grpo.concurrency),
         chat_template_kwargs=config.system.replies.settings().chat_template_kwargs,
     )
+    if url is not None:
+        engine, key = require_local_engine(lm), os.environ.get(_SAMPLER_KEY, "").strip()
+        engine.sampler = VllmSampler(url, folder / "adapters", engine.model.stop_ids, key)
     return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
+
+
+def _start_sampler(config: TrainConfig) -> str:
+    """Return the address of the vLLM server that samples; start one unless it is named."""
+    if config.sampler_url is not None:
+        return config.sampler_url
+    arguments = ["--enable-lora", "--max-lora-rank", str(_vllm_rank(config.trainer.optimizer.lora_r))]
+    if default_device() == "cuda":
+        arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
+    source = model_source(config.model)
+    return serve_model(f"vllm:{source}", source, arguments, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
+
+
+def _vllm_rank(rank: int) -> int:
+    """Return the smallest of the limits of ranks that vLLM takes."""
+    return next((limit for limit in (8, 16, 32, 64, 128, 256, 320) if limit >= rank), 512)
 
 
 def complete_training(
@@ -86,7 +115,11 @@ def complete_training(
         return filled
     reads = filled.writer if filled.parts[0] == "reader" else filled.reader
     frozen = read_network_shape(model_source(reads)) if is_local(reads) else None
-    sampling = Sampling(reply_tokens=filled.trainer.max_completion_tokens)
+    if device == "cuda" and filled.sampler == "vllm" and filled.sampler_url is None:
+        free = int(free * (1 - _VLLM_GPU_SHARE))
+    sampling = None
+    if not filled.samples_on_vllm:
+        sampling = Sampling(reply_tokens=filled.trainer.max_completion_tokens)
     say(
         check_memory(shape, filled.trainer, free, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
     )

@@ -150,6 +150,25 @@ class OperationPage(BaseModel):
     next_cursor: str | None
 
 
+class SourceItem(BaseModel):
+    """A turn that a memory is from; ``time`` is that of its session.
+
+    If ``has_own_time`` is false, the turn came without a time and has that of the server's clock.
+    """
+
+    turn_id: str
+    speaker: ShownText
+    text: ShownText
+    time: AwareDatetime
+    has_own_time: bool
+
+
+class SourceList(BaseModel):
+    """The turns that a memory is from, in their order."""
+
+    items: list[SourceItem]
+
+
 class CorrectRequest(_Request):
     """A memory's new text; without an id the agents find what the text corrects."""
 

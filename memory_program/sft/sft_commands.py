@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import dspy
@@ -264,7 +265,7 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     """Export trajectories, or a trained model, in the format of another tool.
 
     Raises:
-        ModelError: the model cannot be read.
+        ModelError: the model cannot be read, or not be written in the format.
         RecordError: there are no trajectories, or they have nothing to export.
     """
     say = _make_printer(console)
@@ -280,12 +281,29 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
             say(f"its program is that of {config.trajectories}")
         say(f"saved: {folder}; vllm serve {folder}")
         return
+    if config.format == "gguf":
+        say(f"saved: {_export_gguf(config.model, folder)}")
+        return
     lines = read_trajectories(config.trajectories)
     if config.format == "llamafactory":
         say(f"saved: {', '.join(str(path) for path in write_llamafactory(lines, folder))}")
         return
     path = folder / f"by_{config.by}.parquet"
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
+
+
+def _export_gguf(source: Path, folder: Path) -> Path:
+    if find_spec("gguf") is None:
+        raise ModelError("--format gguf needs the package gguf: pip install gguf")
+    from memory_program.sft.gguf_export import write_gguf
+
+    model = load_model(str(source), "cpu", torch.bfloat16)
+    path = folder / "model.gguf"
+    write_gguf(model, source.resolve().name, path)
+    program = source / PROGRAM_FILE
+    if program.is_file():
+        shutil.copy(program, folder / PROGRAM_FILE)
+    return path
 
 
 def _check_finished(failures: Sequence[str | None]) -> None:

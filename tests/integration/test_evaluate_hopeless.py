@@ -1,11 +1,13 @@
 """Models and servers with which a run cannot succeed: it ends early, says why, and never with exit code 0."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.competent_model import chat_format
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behave, Behaviour, ModelServer, always
@@ -49,6 +51,22 @@ def test_a_build_with_useless_replies_ends_after_three_sessions_and_can_go_on(tm
         again = evaluate(tmp_path, good, "--systems", "memory", "--retry-errors")
     assert again.returncode == 0, again.stderr
     assert "memory: build: 6 of 6 done" in again.stdout
+
+
+def test_a_build_whose_tool_calls_are_all_refused_ends_after_three_sessions(tmp_path):
+    example = {"name": "manage_memory", "args": {"action": "create", "text": "<one fact from the session>"}}
+    with ModelServer(
+        reply=lambda prompt, seen: chat_format({"tool_calls": json.dumps({"tool_calls": [example]})})
+    ) as server:
+        ended = evaluate(tmp_path, server, "--systems", "memory", "--mode", "build", "--concurrency", "1")
+        forced = evaluate(tmp_path, server, "--systems", "memory", "--mode", "build", "--max-errors", "9999")
+    assert ended.returncode == 1
+    (line,) = ended.stderr.strip().splitlines()
+    assert line.startswith(
+        "error: all of the first 12 tool calls were refused, so nothing is remembered; the"
+    )
+    assert "the first: core: manage_memory: " in line
+    assert "memory: build: 6 of 6 done" in forced.stdout
 
 
 def test_answers_that_are_cut_end_the_run_after_ten(tmp_path):

@@ -46,6 +46,8 @@ def test_the_client_does_all_that_the_server_can(server):
         assert [hit.item_id for hit in memory.search("dog").items] == [pip.memory_id]
         (cat,) = memory.correct("Mara has a cat.", pip.memory_id).operations[0].created
         assert [o.kind for o in memory.history(cat.memory_id)] == ["create", "update"]
+        (source,) = memory.sources(cat.memory_id)
+        assert (source.text, source.time, source.has_own_time) == (PIP, MAY, True)
         assert memory.correct("The dog that I adopted in Oslo is called Max.").operations
         memory.forget([cat.memory_id])
         assert memory.undo().version == memory.status().version

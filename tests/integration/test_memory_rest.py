@@ -1,5 +1,6 @@
 """The REST door of the memory server, over HTTP: the whole cycle, its errors, its tokens, and its limits."""
 
+import json
 import logging
 import signal
 from datetime import UTC, datetime
@@ -181,6 +182,14 @@ def test_times_carry_a_zone_and_the_clock_of_the_server_is_marked_as_such(ask, s
     (first, second) = server[1].service.buffer.sessions(f"{request.node.name[:150]} ø/%")
     assert first.date_time == datetime(2024, 5, 6, 8, tzinfo=UTC)
     assert abs((datetime.now(UTC) - second.date_time).total_seconds()) < 60
+    late = {**ROME, "content": "My brother lives in Bergen now."}
+    ok(ask("POST", "messages", messages=[late], params={"wait": "true"}))
+    marks = {
+        source["text"]: source["has_own_time"]
+        for memory in ok(ask("GET", "memories"))["items"]
+        for source in ok(ask("GET", f"memories/{memory['memory_id']}/sources"))["items"]
+    }
+    assert marks == {PIP["content"]: True, ROME["content"]: False, late["content"]: False}
 
 
 # -- errors, limits, tokens --------------------------------------------------------------------------
@@ -334,6 +343,59 @@ def test_tokens_are_scoped_hashed_and_revoked(tmp_path, model, capsys, caplog):
         assert not any(secret.encode() in file.read_bytes() for file in tmp_path.iterdir())
 
 
+def test_requests_of_a_token_are_limited_and_open_sessions_are(tmp_path, model):
+    settings = {"require_tokens": True, "requests_per_second": 0.5, "max_open_sessions": 2}
+    with (
+        served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, **settings) as (address, parts),
+        httpx.Client(base_url=address) as client,
+    ):
+        one, other = ({"X-Memory-Token": parts.tokens.create(["*"], "write")} for _ in range(2))
+
+        def tell(namespace, **more):
+            body = {"messages": [PIP], **more}
+            return client.post(f"{API}/messages", params={"namespace": namespace}, json=body, headers=one)
+
+        for namespace in ("ana", "bo", "ana"):
+            assert tell(namespace).status_code == 202
+        full = tell("cy")
+        assert (full.status_code, full.json()["code"]) == (429, "BufferFull")
+        assert tell("cy", end=True).status_code == 202  # it stays open for no time
+        fast = tell("ana")
+        assert (fast.status_code, fast.json()["code"], fast.headers["retry-after"]) == (429, "Rate", "2")
+        assert fast.headers["content-type"] == "application/problem+json"
+        assert client.get(f"{API}/namespaces", headers=other).status_code == 200
+        assert client.get("/health").status_code == 200
+
+
+def test_the_log_names_the_label_of_the_token_that_deleted_and_never_the_token(
+    tmp_path, model, caplog, capsys
+):
+    caplog.set_level(logging.INFO)
+    url = f"sqlite:///{tmp_path / 'b.sqlite'}"
+    make = ["token", "create", "--db-url", url, "--namespaces", "ana", "--label", "Ana's laptop"]
+    assert main(make) == 0
+    token = capsys.readouterr().out.strip()
+    assert main(["token", "list", "--db-url", url]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("write  ana  Ana's laptop")
+    with (
+        served(url, model.url, require_tokens=True) as (address, _),
+        httpx.Client(base_url=address, headers={"X-Memory-Token": token}, timeout=60) as client,
+    ):
+        ok(client.post(f"{API}/messages", params={"wait": "true"}, json={"messages": [PIP]}))
+        ok(client.post(f"{API}/forget", json={"memory_ids": ["m1"]}))
+        ok(client.post(f"{API}/undo", json={}))
+        ok(client.delete(f"{API}/namespace", params={"namespace": "ana"}))
+    lines = [json.loads(one) for one in caplog.messages if one.startswith("{")]
+    found = [{k: v for k, v in line.items() if k != "rows"} for line in lines if "label" in line]
+    who = {"namespace": "ana", "token": token.split("_")[1], "label": "Ana's laptop"}
+    assert found == [
+        {"event": "forget", **who, "memories": 1},
+        {"event": "undo", **who, "operations": 1},
+        {"event": "erase", **who},
+    ]
+    assert token not in caplog.text
+
+
 def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, model, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     config = ServeConfig(
@@ -358,6 +420,7 @@ def test_the_schema_describes_every_route(server):
     schema = server[0].get("/openapi.json").json()
     assert {path.removeprefix(f"{API}/") for path in schema["paths"] if path.startswith(API)} == {
         *("messages", "ask", "context", "search", "memories", "memories/{memory_id}/history"),
+        "memories/{memory_id}/sources",
         *("corrections", "forget", "undo", "namespaces", "namespace"),
     }
 

@@ -11,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+from memory_program.configs.train_config import TrainConfig
+from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ModelError
 from memory_program.inference.vllm_server import serve_model, stop_servers
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.model_names import model_fingerprint
 from memory_program.models.usage import list_price
+from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.training_models import load_trainable_model
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
 from tests.weights import write_model
@@ -181,3 +185,16 @@ def test_without_vllm_the_error_says_how_to_have_it(monkeypatch, executable, mes
 def test_a_name_without_a_model_is_refused():
     with pytest.raises(ModelError, match="'vllm:' names no model"):
         language_model("vllm:")
+
+
+@pytest.mark.usefixtures("torch_on_one_thread")
+def test_a_training_samples_on_a_server_that_is_started_with_adapters(vllm, half_taught, tmp_path):
+    flags = ["--model", f"local:{half_taught}", "--sampler", "vllm", "--tuning", "lora", "--lora-r", "12"]
+    lm = load_trainable_model(parse_flags(TrainConfig, flags), tmp_path)
+    engine = require_local_engine(lm)
+    assert engine.sampler is not None
+    assert lm("Mara: I moved to Oslo.", max_tokens=5)
+    engine.close()
+    ((_, _, *arguments),) = vllm.started
+    assert f"serve {half_taught} " in " ".join(arguments)
+    assert "--enable-lora --max-lora-rank 16" in " ".join(arguments)

@@ -16,6 +16,7 @@ from tests.model_server import ModelServer
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
     "fastapi",
+    "gguf",
     "huggingface_hub",
     "llguidance",
     "matplotlib",

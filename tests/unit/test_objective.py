@@ -5,7 +5,13 @@ import math
 import pytest
 import torch
 
-from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3, token_entropies
+from memory_program.rl.trainer.objective import (
+    Objective,
+    TokenTerms,
+    importance_weights,
+    kl_k3,
+    token_entropies,
+)
 
 # TRL 1.16.0, GRPOTrainer._compute_loss with use_bias_correction_kl=False, epsilon=0.2, beta=0.04 and
 # max_completion_length=8, on six completions of two groups in float64: the loss and its gradient with
@@ -108,3 +114,26 @@ def test_a_ratio_is_clipped_where_that_lowers_the_objective():
 def test_the_entropy_bonus_lowers_the_loss():
     terms = token_terms([1.0, 1.0], [1.0, 1.0], [0.5, 1.5])
     assert Objective(entropy_weight=0.1).loss(terms).item() == pytest.approx(-2.0 - 0.1 * 2.0 / 2)
+
+
+def test_importance_weights_scale_the_policy_loss_up_to_their_limit_and_leave_the_kl():
+    def losses(weights: torch.Tensor | None, beta: float = 0.0) -> float:
+        ones = torch.ones(2)
+        terms = TokenTerms(
+            logprobs=-ones,
+            old_logprobs=-ones,
+            reference_logprobs=-2 * ones,
+            entropies=torch.zeros(2),
+            advantages=torch.tensor([1.0, -3.0]),
+            weights=ones,
+            step_tokens=2,
+            importance_weights=weights,
+        )
+        return float(Objective(beta=beta).loss(terms))
+
+    sampled = torch.tensor([-1 - math.log(3), -1 + math.log(2)])  # trainer over sampler: 3, and one half
+    ratios, weights = importance_weights(-torch.ones(2), sampled)
+    assert ratios.tolist() == pytest.approx([3.0, 0.5])
+    assert losses(weights) == pytest.approx(-1.0 * 2 + 3.0 * 0.5)
+    assert losses(None) == pytest.approx(2.0)
+    assert losses(weights, beta=0.1) - losses(weights) == pytest.approx(losses(None, beta=0.1) - losses(None))

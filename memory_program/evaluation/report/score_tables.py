@@ -153,6 +153,11 @@ def _reply_flaws(system: Json) -> list[str]:
     }
     found = [f"{memory[key]} {meaning}" for key, meaning in names.items() if memory.get(key)]
     lines: list[str] = []
+    if 2 * memory.get("silent_sessions", 0) > memory.get("sessions", 0):
+        lines.append(
+            f"in {memory['silent_sessions']} of {memory['sessions']} sessions the writer called no tool: it "
+            "remembers nothing of them"
+        )
     if memory.get("tool_errors"):
         reasons = f" ({', '.join(found)})" if found else ""
         lines.append(f"{memory['tool_errors']} of {memory['tool_calls']} tool calls were refused{reasons}")

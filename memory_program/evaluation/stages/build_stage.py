@@ -196,7 +196,13 @@ class Builder:
                     if done.is_counted:
                         workers.advance(failed=bool(failures))
                     else:
-                        workers.report_item(usage, failures, is_lost=bool(failures) and not record.operations)
+                        workers.report_item(
+                            usage,
+                            failures,
+                            is_lost=bool(failures) and not record.operations,
+                            tool_calls=record.tool_calls,
+                            refusals=record.tool_errors,
+                        )
 
     def record_saved_sessions(self) -> None:
         """Complete the journal from the database, where another run may have built the sessions."""

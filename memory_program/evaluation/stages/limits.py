@@ -13,7 +13,8 @@ MAX_LEADING_FAILURES = 20
 
 FIRST_SESSIONS, FIRST_ITEMS = 3, 10
 """Without ``max_errors``, a stage ends when most calls of its first sessions, or other items, were cut or
-could not be read. Such calls take the longest, and the next ones will be no better."""
+could not be read. Such calls take the longest, and the next ones will be no better. A build ends, too, when
+all of its first tool calls, at least ten, were refused."""
 
 _RESUME_HINT = (
     "finished work is kept: the same command continues from there, with --retry-errors to repeat failed items"
@@ -37,17 +38,28 @@ class RunLimits:
 
     def begin_stage(self, first_items: int = FIRST_ITEMS) -> None:
         """Reset the counts that decide whether a stage goes on; see ``FIRST_ITEMS``."""
-        self._items = self._lost_items = self._calls = 0
+        self._items = self._lost_items = self._calls = self._tool_calls = 0
         self._first_items = first_items
         self._unreadable = list[CallFailure]()
+        self._refusals = list[str]()
 
-    def count(self, usage: Usage, failures: Sequence[CallFailure] = (), *, is_lost: bool = False) -> None:
+    def count(
+        self,
+        usage: Usage,
+        failures: Sequence[CallFailure] = (),
+        *,
+        is_lost: bool = False,
+        tool_calls: int = 0,
+        refusals: Sequence[str] = (),
+    ) -> None:
         """Count one item after it was recorded.
 
         Args:
             usage: tokens and cost of the item.
             failures: its failed calls.
             is_lost: the item as a whole gave no result.
+            tool_calls: calls of tools in its replies.
+            refusals: of these calls.
 
         Raises:
             BudgetExceededError: a limit is passed.
@@ -59,6 +71,8 @@ class RunLimits:
             self._items += 1
             self._lost_items += is_lost
             self._calls += max(usage.calls, len(failures))
+            self._tool_calls += tool_calls
+            self._refusals += refusals
             self._unreadable += [failure for failure in failures if failure.outcome in UNREADABLE_OUTCOMES]
             limit_usd = self._max_cost_usd
             if limit_usd is not None and usage.cost_usd is None:
@@ -84,6 +98,12 @@ class RunLimits:
                     f"read; the first: {shorten(str(self._unreadable[0]), 240)}; choose --reply-format json, "
                     "another model or a larger --max-reply-tokens, or continue anyway with --max-errors; "
                     f"{_RESUME_HINT}"
+                )
+            if self._items >= self._first_items and len(self._refusals) == self._tool_calls >= FIRST_ITEMS:
+                raise BudgetExceededError(
+                    f"all of the first {self._tool_calls} tool calls were refused, so nothing is remembered; "
+                    f"the first: {shorten(self._refusals[0], 240)}; choose another model or --reply-format, "
+                    f"or continue anyway with --max-errors; {_RESUME_HINT}"
                 )
             if self._lost_items == self._items >= MAX_LEADING_FAILURES:
                 raise BudgetExceededError(

@@ -145,5 +145,11 @@ class Proposer:
         self._made += meter.calls
         self._journal.add(record)
         self._asked.add(key)
-        self._workers.limits.count(meter.usage, proposal.failures, is_lost=bool(proposal.failures))
+        self._workers.limits.count(
+            meter.usage,
+            proposal.failures,
+            is_lost=bool(proposal.failures),
+            tool_calls=len(proposal.calls),
+            refusals=proposal.tool_errors,
+        )
         return record

@@ -95,15 +95,21 @@ class Workers:
             raise
 
     def report_item(
-        self, usage: Usage, failures: Sequence[CallFailure] = (), *, is_lost: bool = False
+        self,
+        usage: Usage,
+        failures: Sequence[CallFailure] = (),
+        *,
+        is_lost: bool = False,
+        tool_calls: int = 0,
+        refusals: Sequence[str] = (),
     ) -> None:
-        """Report an item that is recorded.
+        """Report an item that is recorded; see ``RunLimits.count``.
 
         Raises:
             BudgetExceededError: a limit of the run is passed.
         """
         self.advance(failed=bool(failures))
-        self.limits.count(usage, failures, is_lost=is_lost)
+        self.limits.count(usage, failures, is_lost=is_lost, tool_calls=tool_calls, refusals=refusals)
 
     def advance(self, *, failed: bool) -> None:
         """Show one more item as done, without counting its calls against the limits."""

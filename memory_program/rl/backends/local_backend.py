@@ -116,7 +116,11 @@ class LocalReinforceJob(ReinforceJob):
         }
 
     def terminate(self) -> None:
-        """Do nothing: the model stays in this process, with the trained weights."""
+        """Withdraw the adapter from the server that samples, if there is one; the model stays."""
+        engine = self.trainer.engine
+        if engine.sampler is not None:
+            engine.sampler.close()
+            engine.sampler = None
 
     def cancel(self) -> None:
         """Do nothing: no step outlives its call."""

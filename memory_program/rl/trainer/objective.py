@@ -9,6 +9,9 @@ from torch import Tensor
 from memory_program.configs.trainer_groups import LossType, ReinforceSettings
 from memory_program.core.settings import filled_in
 
+IMPORTANCE_CLIP = 2.0
+"""The largest importance weight of a token, as TRL's ``vllm_importance_sampling_cap`` was first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Objective:
@@ -72,6 +75,8 @@ class Objective:
         ratio = torch.exp(terms.logprobs - terms.old_logprobs)
         clipped = ratio.clamp(1 - self.clip_low, 1 + self.clip_high)
         token_losses = -torch.minimum(ratio * terms.advantages, clipped * terms.advantages)
+        if terms.importance_weights is not None:
+            token_losses = token_losses * terms.importance_weights
         if self.beta and terms.reference_logprobs is not None:
             token_losses = token_losses + self.beta * kl_k3(terms.logprobs, terms.reference_logprobs)
         loss = (token_losses * terms.weights).sum()
@@ -97,6 +102,21 @@ class TokenTerms:
     advantages: Tensor
     weights: Tensor
     step_tokens: int
+    importance_weights: Tensor | None = None
+    """Of tokens that another process sampled; see ``importance_weights``."""
+
+
+def importance_weights(old_logprobs: Tensor, sampled_logprobs: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the importance weight of each token before it is cut, and cut at ``IMPORTANCE_CLIP``.
+
+    A server samples in another precision and with other kernels, so from a slightly different policy. The
+    weight, trainer's over sampler's probability, corrects this; the cut bounds the variance.
+
+    Source: truncated importance sampling (Ionides 2008, J. Comp. Graph. Stat. 17(2)), per token as TRL's
+    ``vllm_importance_sampling_correction`` in mode ``token_truncate``.
+    """
+    ratios = torch.exp(old_logprobs - sampled_logprobs)
+    return ratios, ratios.clamp(max=IMPORTANCE_CLIP)
 
 
 def kl_k3(logprobs: Tensor, reference: Tensor) -> Tensor:

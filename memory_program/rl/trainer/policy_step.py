@@ -26,7 +26,13 @@ from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import ModelError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
-from memory_program.rl.trainer.objective import Objective, TokenTerms, kl_k3
+from memory_program.rl.trainer.objective import (
+    IMPORTANCE_CLIP,
+    Objective,
+    TokenTerms,
+    importance_weights,
+    kl_k3,
+)
 from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
 from memory_program.rl.trainer.token_scores import TokenScorer
 
@@ -44,7 +50,9 @@ class StepReport:
     ``sampler_logprob_gap`` is the mean absolute difference between the sampler's log-probabilities and those
     computed here; it grows where sampling and training disagree on the text or the weights, and is None where
     the sampler reports none. ``forward_tokens`` counts all tokens that the network read, prompts included.
-    ``peak_memory`` is the most memory of a GPU during the update, in bytes.
+    ``peak_memory`` is the most memory of a GPU during the update, in bytes. ``importance_mean`` and
+    ``importance_max`` are of the importance weights before the cut, and ``importance_cut`` is the share of
+    the tokens whose weight was cut; None unless a server samples.
     """
 
     loss: float
@@ -60,6 +68,9 @@ class StepReport:
     forward_tokens: int
     seconds: float
     peak_memory: int | None
+    importance_mean: float | None = None
+    importance_max: float | None = None
+    importance_cut: float | None = None
 
     @property
     def clip_fraction(self) -> float:
@@ -82,6 +93,8 @@ class _Batch:
         is_complete = all(logprobs is not None for logprobs in sampled)
         self.sampled_logprobs = torch.tensor(known, device=device) if is_complete else None
         self.logprob_gap: float | None = None
+        self.importance_ratios: Tensor | None = None
+        self.importance_weights: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -103,11 +116,11 @@ class LocalTrainer:
         """Prepare the optimiser; the weights do not change before the first step.
 
         Args:
-            engine: holds the weights.
+            engine: holds the weights. If it has a sampler, that gets each new version of them.
             settings: those that were left out get the defaults of the model's size.
 
         Raises:
-            ModelError: the weights to train are not in float32.
+            ModelError: the weights to train are not in float32, or a sampler cannot take them.
         """
         network = engine.model.network
         device = network.device.type
@@ -146,8 +159,14 @@ class LocalTrainer:
                 f"weights of {', '.join(sorted(wrong))} would lose small steps of training: load the model "
                 "in float32 (bf16=True still computes in bfloat16), or train adapters, tuning='lora'"
             )
+        if engine.sampler is not None and self._adapted is None:
+            raise ModelError(
+                f"tuning={settings.optimizer.tuning!r} trains weights that the vLLM server cannot take while "
+                "it runs: train adapters (--tuning lora), or sample in this process (--sampler local)"
+            )
         rate, decay = filled_in(settings.optimizer.learning_rate), settings.optimizer.weight_decay
         self._optimizer = torch.optim.AdamW(self._trained, rate, weight_decay=decay)
+        self._publish()
 
     # -- steps -----------------------------------------------------------------------------------
 
@@ -155,7 +174,8 @@ class LocalTrainer:
         """Take ``iterations`` optimiser steps of the clipped objective on samples with their advantages.
 
         Raises:
-            ModelError: the gradient is not finite; the weights are unchanged.
+            ModelError: the gradient is not finite, and the weights are unchanged; or the server that samples
+                does not take the new ones.
         """
         objective, temperature = self._objective, self.settings.temperature
         batches = self._pack(samples)
@@ -179,6 +199,10 @@ class LocalTrainer:
                     )
                     if batch.old_logprobs is None:  # first iteration: the weights are those that sampled
                         batch.old_logprobs = logprobs.detach()
+                        if self.engine.sampler is not None and batch.sampled_logprobs is not None:
+                            batch.importance_ratios, batch.importance_weights = importance_weights(
+                                batch.old_logprobs, batch.sampled_logprobs
+                            )
                     terms = TokenTerms(
                         logprobs=logprobs,
                         old_logprobs=batch.old_logprobs,
@@ -187,6 +211,7 @@ class LocalTrainer:
                         advantages=batch.advantages,
                         weights=weights[batch.packed.samples_N],
                         step_tokens=tokens,
+                        importance_weights=batch.importance_weights,
                     )
                     loss = objective.loss(terms)
                     loss.backward()
@@ -205,7 +230,8 @@ class LocalTrainer:
             # KL and entropy are those of the first pass: k3 is an estimate only for samples of the current
             # weights, and unbounded once they have moved.
             report = self._report(passes[0], passes[-1], batches, len(samples), tokens, elapsed_s())
-            return report if with_entropy else replace(report, entropy=None)
+        self._publish()
+        return report if with_entropy else replace(report, entropy=None)
 
     def sft_step(self, samples: Sequence[Sample]) -> StepReport:
         """Take one step on the mean negative log-likelihood of the samples' tokens.
@@ -296,6 +322,8 @@ class LocalTrainer:
         seconds: float,
     ) -> StepReport:
         gaps = [batch.logprob_gap for batch in batches if batch.logprob_gap is not None]
+        known = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
+        ratios = torch.cat(known) if known else None
         has_reference = all(batch.reference_logprobs is not None for batch in batches)
         return StepReport(
             loss=last.loss,
@@ -311,6 +339,9 @@ class LocalTrainer:
             forward_tokens=sum(len(batch.packed.tokens_T) for batch in batches),
             seconds=seconds,
             peak_memory=torch.cuda.max_memory_allocated() if self._network.device.type == "cuda" else None,
+            importance_mean=None if ratios is None else float(ratios.mean()),
+            importance_max=None if ratios is None else float(ratios.max()),
+            importance_cut=None if ratios is None else float((ratios > IMPORTANCE_CLIP).float().mean()),
         )
 
     @contextmanager
@@ -327,6 +358,18 @@ class LocalTrainer:
             with self.engine.updating():
                 for average, weight in zip(self._ema, self._trained, strict=True):
                     average.data, weight.data = weight.data, average.data
+            self._publish()
+
+    def _publish(self) -> None:
+        """Give the server that samples, if there is one, the current adapter under a new name.
+
+        Raises:
+            ModelError: the server does not take it.
+        """
+        sampler, adapted = self.engine.sampler, self._adapted
+        if sampler is not None:
+            assert adapted is not None, "checked by the constructor"
+            sampler.publish(f"policy-{self.steps:06d}", lambda folder: adapted.save_pretrained(str(folder)))
 
     @contextmanager
     def _updating(self) -> Generator[Callable[[], float]]:
@@ -379,6 +422,7 @@ class LocalTrainer:
         torch.set_rng_state(state["random"].cpu())
         if len(state["cuda_random"]) == torch.cuda.device_count():
             torch.cuda.set_rng_state_all([device_state.cpu() for device_state in state["cuda_random"]])
+        self._publish()
 
     def save_weights(self, folder: Path) -> None:
         """Write only the trained weights."""
@@ -399,6 +443,7 @@ class LocalTrainer:
         with self.engine.updating(), torch.no_grad():
             for name, weight in zip(self._names, self._trained, strict=True):
                 weight.copy_(saved[name])
+        self._publish()
 
     def _check(self, shapes: Sequence[torch.Size | None], folder: Path) -> None:
         if list(shapes) != [weight.shape for weight in self._trained]:

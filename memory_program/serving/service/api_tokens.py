@@ -19,6 +19,8 @@ from memory_program.core.errors import AccessError, ConfigError
 TOKEN_PREFIX = "mp_"
 """The beginning of every token: the keys of providers have others."""
 
+_MOST_LABEL_CHARS = 100
+
 Access = Literal["read", "write"]
 
 
@@ -26,12 +28,13 @@ Access = Literal["read", "write"]
 class Principal:
     """The sender of a request: its namespaces, and if it may change them.
 
-    A name that ends with ``*`` stands for all names with that beginning.
+    A name that ends with ``*`` stands for all names with that beginning. ``label`` says whose token it is.
     """
 
     token_id: str
     namespaces: tuple[str, ...]
     access: Access
+    label: str = ""
 
     def choose_namespace(self, asked: str | None, default: str) -> str:
         """Return the namespace of a request; without a name that of the token, or the server's default.
@@ -74,6 +77,7 @@ class TokenEntry:
     access: Access
     created_at: float
     revoked_at: float | None
+    label: str = ""
 
 
 class ApiTokens:
@@ -83,19 +87,24 @@ class ApiTokens:
         """Use a database."""
         self._database = database
 
-    def create(self, namespaces: Sequence[str], access: Access) -> str:
-        """Make a token, and return it: only its hash is kept.
+    def create(self, namespaces: Sequence[str], access: Access, label: str = "") -> str:
+        """Make a token, and return it: only its hash is kept. The label says whose it is.
 
         Raises:
-            ConfigError: no namespace is given, or one is not a valid name.
+            ConfigError: no namespace is given, or one is not a valid name, or the label is too long.
         """
+        if len(label) > _MOST_LABEL_CHARS or not label.isprintable():
+            raise ConfigError(
+                f"label={label!r:.80} must have at most {_MOST_LABEL_CHARS} characters, all of which can be "
+                "printed"
+            )
         if not namespaces:
             raise ConfigError("a token needs a namespace: name one, or '*' for all")
         for name in namespaces:
             check_namespace(name)
         token_id = secrets.token_hex(4)
         token = f"{TOKEN_PREFIX}{token_id}_{secrets.token_urlsafe(32)}"
-        scope = json.dumps({"namespaces": list(namespaces), "access": access})
+        scope = json.dumps({"namespaces": list(namespaces), "access": access, "label": label})
         row = {"token_id": token_id, "digest": _digest(token), "scope": scope, "created_at": time.time()}
         with self._database.writing() as connection:
             connection.execute(insert(TOKENS), row)
@@ -107,7 +116,12 @@ class ApiTokens:
             found = connection.execute(select(TOKENS).order_by(TOKENS.c.created_at)).all()
         return [
             TokenEntry(
-                row.token_id, tuple(scope["namespaces"]), scope["access"], row.created_at, row.revoked_at
+                row.token_id,
+                tuple(scope["namespaces"]),
+                scope["access"],
+                row.created_at,
+                row.revoked_at,
+                scope.get("label", ""),  # older versions had none
             )
             for row in found
             for scope in [json.loads(row.scope)]
@@ -137,7 +151,7 @@ class ApiTokens:
         if not hmac.compare_digest(digest, _digest(token)) or row is None or row.revoked_at is not None:
             raise AccessError("the token is unknown or revoked: make one with memory-program token create")
         scope = json.loads(row.scope)
-        return Principal(token_id, tuple(scope["namespaces"]), scope["access"])
+        return Principal(token_id, tuple(scope["namespaces"]), scope["access"], scope.get("label", ""))
 
 
 def _digest(token: str) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
@@ -36,8 +37,9 @@ NAMESPACE_HEADER = "X-Memory-Namespace"
 TOKEN_HEADER = "X-Memory-Token"
 """Holds a token of this server where ``Authorization`` holds the key of a provider."""
 
-_OPEN_PATHS = ("/health",)
+_OPEN_PATHS = ("/", "/health")  # the page has no memory in it: it asks for a token
 _RETRY_AFTER_S = 5
+_BURST_S = 10.0
 _TOO_LARGE = "a request may have {:,} bytes: send less at once"
 _logger = logging.getLogger("memory_program.serve")
 
@@ -53,12 +55,14 @@ _STATUSES: tuple[tuple[type[MemoryProgramError], int], ...] = (
 )
 
 
-def problem(status: int, detail: str, code: str, **more: object) -> Response:
-    """Make an error as RFC 9457 has it."""
+def problem(
+    status: int, detail: str, code: str, *, retry_after_s: float = _RETRY_AFTER_S, **more: object
+) -> Response:
+    """Make an error as RFC 9457 has it; 429 and 503 say when to try again."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status}
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
     if status in (429, 503):
-        headers["Retry-After"] = str(_RETRY_AFTER_S)
+        headers["Retry-After"] = str(math.ceil(retry_after_s))
     content = {**body, "detail": redact_text(detail), "code": code, **more}
     # in ASCII: the names of fields in a bad request may hold what UTF-8 cannot
     return Response(json.dumps(content), status, headers, media_type="application/problem+json")
@@ -102,6 +106,29 @@ def header_namespace(headers: Mapping[str, str]) -> str | None:
     """Return the namespace that a header names, if any."""
     named = headers.get(NAMESPACE_HEADER.lower())
     return None if named is None else unquote(named)
+
+
+def log_deletion(sender: Principal, event: str, namespace: str, **counts: int) -> None:
+    """Write a line of the audit log: who took what out of which namespace; never the token itself."""
+    who = {"token": sender.token_id, "label": sender.label}
+    _logger.info(json.dumps({"event": event, "namespace": namespace, **who, **counts}))
+
+
+class RateLimits:
+    """A token bucket for each API token: a rate on average, and ten seconds' worth of requests at once."""
+
+    def __init__(self, per_second: float) -> None:
+        """Begin with full buckets."""
+        self._per_second, self._most = per_second, max(1.0, per_second * _BURST_S)
+        self._buckets: dict[str, tuple[float, float]] = {}
+
+    def take(self, token_id: str, now: float) -> float:
+        """Take a request out of a bucket at a time in seconds; return the seconds to wait, 0 if it passes."""
+        left, at = self._buckets.get(token_id, (self._most, now))
+        left = min(self._most, left + (now - at) * self._per_second)
+        wait_s = 0.0 if left >= 1 else (1 - left) / self._per_second
+        self._buckets[token_id] = (left if wait_s else left - 1, now)
+        return wait_s
 
 
 class ServiceMetrics:
@@ -155,8 +182,10 @@ class HttpGuard:
         requires_tokens: bool,
         host: str,
         max_bytes: int,
+        per_second: float,
     ) -> None:
         """Guard an application."""
+        self._rates = RateLimits(per_second)
         self._app, self._tokens, self._metrics = app, tokens, metrics
         self._requires_tokens, self._max_bytes = requires_tokens, max_bytes
         self._checks_host = host in LOOPBACK and not requires_tokens
@@ -186,6 +215,7 @@ class HttpGuard:
                     )
                     scope.setdefault("state", {})["principal"] = principal
                     token_id = principal.token_id
+                    refusal = self._check_rate(principal)
             except AccessError as error:
                 refusal = problem(401, str(error), "Access")
             except StoreError as error:
@@ -211,6 +241,19 @@ class HttpGuard:
         if not length.isdecimal() or int(length) > self._max_bytes:
             return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
         return None
+
+    def _check_rate(self, sender: Principal) -> Response | None:
+        if sender is LOCAL_USER:
+            return None
+        wait_s = self._rates.take(sender.token_id, time.monotonic())
+        if not wait_s:
+            return None
+        return problem(
+            429,
+            f"the token {sender.token_id} sends too many requests: try again in {math.ceil(wait_s)} s",
+            "Rate",
+            retry_after_s=wait_s,
+        )
 
     def _limit_body(self, receive: Receive) -> Receive:
         size = 0

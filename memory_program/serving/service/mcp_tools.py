@@ -27,7 +27,7 @@ from memory_program.bank.turn_buffer import SpokenTurn
 from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import LOCAL_USER, Principal
-from memory_program.serving.service.http_guard import ServiceMetrics, header_namespace
+from memory_program.serving.service.http_guard import ServiceMetrics, header_namespace, log_deletion
 from memory_program.serving.service.memory_service import BankChange, MemoryService
 from memory_program.serving.service.rest_api import ModelThreads, change_response, memory_page
 from memory_program.serving.wire import (
@@ -220,8 +220,12 @@ def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
     ) -> ChangeResponse:
         """Take memories out of all later answers. undo brings them back."""
         with _errors_as(ToolError):
-            make = partial(service.forget, door.choose(writes=True), memory_ids, reason=reason[:500])
-            return change_response(await run_in_threadpool(make))
+            namespace = door.choose(writes=True)
+            done = await run_in_threadpool(
+                partial(service.forget, namespace, memory_ids, reason=reason[:500])
+            )
+            log_deletion(_sender.get().principal, "forget", namespace, memories=len(done.operations))
+            return change_response(done)
 
     @server.tool(annotations=_REMOVE)
     async def undo(
@@ -229,7 +233,10 @@ def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
     ) -> ChangeResponse:
         """Undo the last change of the memories, or every change after a version."""
         with _errors_as(ToolError):
-            return change_response(await run_in_threadpool(service.undo, door.choose(writes=True), version))
+            namespace = door.choose(writes=True)
+            done = await run_in_threadpool(service.undo, namespace, version)
+            log_deletion(_sender.get().principal, "undo", namespace, operations=len(done.operations))
+            return change_response(done)
 
 
 def _add_resources(server: MCPServer[Any], door: _Door) -> None:

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
@@ -45,6 +45,20 @@ class FoundMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceTurn:
+    """A turn that a memory is from, and the time of its session.
+
+    ``has_own_time`` is False if the turn came without a time: it has that of the server's clock.
+    """
+
+    turn_id: str
+    speaker: str
+    text: str
+    time: datetime
+    has_own_time: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BankChange:
     """The outcome of a change: the version of the bank after it, and the operations made or undone."""
 
@@ -78,6 +92,7 @@ class MemoryService:
         rule: SessionRule | None = None,
         *,
         most_waiting: int = 2000,
+        most_open: int = 10_000,
         pace: WriterPace | None = None,
     ) -> None:
         """Open the database.
@@ -87,11 +102,12 @@ class MemoryService:
             program: writes and answers, with its models; its reader packs a ``MemoryContext``.
             rule: where sessions end.
             most_waiting: the most turns of a namespace that may wait; more are refused.
+            most_open: the most sessions that may be open; turns that begin another one are refused.
             pace: of the writing in the background.
         """
         self._url = url
         self.store = BankStore(url)
-        self.buffer = TurnBuffer(self.store.database, rule or SessionRule(), most_waiting)
+        self.buffer = TurnBuffer(self.store.database, rule or SessionRule(), most_waiting, most_open)
         self._program = program
         assert isinstance(program.reader.context, MemoryContext)
         self._context = program.reader.context
@@ -192,6 +208,27 @@ class MemoryService:
             UnknownMemoryError: there is no such memory.
         """
         return self.bank(namespace).history(memory_id)
+
+    def sources(self, namespace: str, memory_id: str) -> list[SourceTurn]:
+        """Return the turns that a memory is from, in their order.
+
+        Raises:
+            UnknownMemoryError: there is no such memory.
+        """
+        space = self._space(namespace)
+        wanted = set(space.bank.get(memory_id).sources)
+        return [
+            SourceTurn(
+                turn.turn_id,
+                turn.speaker,
+                turn.utterance,
+                one.session.date_time,
+                turn.turn_id not in one.record.clock_times,
+            )
+            for one in space.sessions.values()
+            for turn in one.session.turns
+            if turn.turn_id in wanted
+        ]
 
     def status(self, namespace: str) -> NamespaceStatus:
         """Return the size of a namespace; one that is not known is empty."""
@@ -383,6 +420,9 @@ class MemoryService:
             is_outage = any(failure.outcome.value == "error" for failure in record.failures)
             if is_outage and not may_lose_calls:
                 return failed
+            written = space.sessions[session.session_id]
+            record = replace(record, clock_times=self.buffer.clock_times(namespace, session.number))
+            space.sessions[session.session_id] = replace(written, record=record)
         with self._locks.setdefault(namespace, threading.Lock()):
             self.store.save(
                 space, lambda connection: self.buffer.remove(connection, namespace, session.number)

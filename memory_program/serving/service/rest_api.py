@@ -26,6 +26,7 @@ from memory_program.serving.service.http_guard import (
     ServiceMetrics,
     error_problem,
     header_namespace,
+    log_deletion,
     problem,
 )
 from memory_program.serving.service.memory_service import BankChange, MemoryService
@@ -53,6 +54,8 @@ from memory_program.serving.wire import (
     Problem,
     SearchHit,
     SearchPage,
+    SourceItem,
+    SourceList,
     UndoRequest,
 )
 
@@ -288,6 +291,12 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
         items = [OperationItem.model_validate(operation_to_json(operation)) for operation in rest[:limit]]
         return OperationPage(items=items, next_cursor=more)
 
+    @router.get("/memories/{memory_id}/sources")
+    async def show_sources(memory_id: Annotated[MemoryId, Path()], namespace: Readable) -> SourceList:
+        """Show the turns that a memory is from."""
+        found = await run_in_threadpool(service.sources, namespace, memory_id)
+        return SourceList(items=[SourceItem.model_validate(asdict(turn)) for turn in found])
+
     @router.post("/corrections")
     async def correct(
         body: CorrectRequest, namespace: Writable, key: Key, timeout_s: WaitSeconds = 30.0
@@ -314,17 +323,20 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
         )
 
     @router.post("/forget")
-    async def forget(body: ForgetRequest, namespace: Writable, key: Key) -> ChangeResponse:
+    async def forget(request: Request, body: ForgetRequest, namespace: Writable, key: Key) -> ChangeResponse:
         """Take memories out of all later answers. Undo brings them back; only erasing deletes data."""
         done = await run_in_threadpool(
             service.forget, namespace, body.memory_ids, reason=body.reason, request=key(body)
         )
+        log_deletion(_sender(request), "forget", namespace, memories=len(done.operations))
         return change_response(done)
 
     @router.post("/undo")
-    async def undo(body: UndoRequest, namespace: Writable, key: Key) -> ChangeResponse:
+    async def undo(request: Request, body: UndoRequest, namespace: Writable, key: Key) -> ChangeResponse:
         """Undo the last change (all of one session or request), or every change after a version."""
-        return change_response(await run_in_threadpool(service.undo, namespace, body.version, key(body)))
+        done = await run_in_threadpool(service.undo, namespace, body.version, key(body))
+        log_deletion(_sender(request), "undo", namespace, operations=len(done.operations))
+        return change_response(done)
 
 
 def _add_namespace_routes(router: APIRouter, service: MemoryService) -> None:
@@ -351,7 +363,9 @@ def _add_namespace_routes(router: APIRouter, service: MemoryService) -> None:
         name = _sender(request).choose_namespace(namespace, namespace)
         _sender(request).require_write()
         deleted = await run_in_threadpool(service.erase, name)
-        return EraseResponse(rows=sum(deleted.rows.values()))
+        rows = sum(deleted.rows.values())
+        log_deletion(_sender(request), "erase", name, rows=rows)
+        return EraseResponse(rows=rows)
 
 
 def add_problem_handlers(app: FastAPI) -> None:

@@ -32,6 +32,7 @@ from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.serving.service.api_tokens import ApiTokens
 from memory_program.serving.service.chat_proxy import ChatProxy
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
+from memory_program.serving.service.memory_page import MemoryPageDocument
 from memory_program.serving.service.memory_service import MemoryService
 from memory_program.serving.service.rest_api import ModelThreads, add_problem_handlers, rest_router
 from memory_program.serving.service.session_writer import WriterPace
@@ -84,7 +85,8 @@ def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | 
     ends = config.session_ends
     rule = SessionRule(ends.session_pause, ends.session_turns, ends.session_chars)
     pace = WriterPace(threads=ends.writers)
-    service = MemoryService(config.db_url, program, rule, most_waiting=ends.max_waiting, pace=pace)
+    limits = {"most_waiting": ends.max_waiting, "most_open": ends.max_open_sessions}
+    service = MemoryService(config.db_url, program, rule, **limits, pace=pace)
     tokens, metrics = ApiTokens(service.store.database), ServiceMetrics(service)
     return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
 
@@ -138,6 +140,12 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
 
     if doors.rest or opens_default:
         app.include_router(rest_router(service, parts.threads, parts.metrics))
+        page = MemoryPageDocument()
+
+        @app.get("/", include_in_schema=False)
+        async def memory_page() -> Response:
+            return page.response()
+
     if proxy is not None:
         app.include_router(proxy.router())
     if mcp is not None:
@@ -156,6 +164,7 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
         requires_tokens=config.asks_for_tokens,
         host=doors.host,
         max_bytes=int(doors.max_megabytes * 1e6),
+        per_second=doors.requests_per_second,
     )
     return app
 

@@ -22,10 +22,11 @@ def create_token(
     ],
     db_url: Db = "sqlite:///memory.sqlite",
     access: Annotated[Literal["read", "write"], arg(help="read: ask and search only.")] = "write",
+    label: Annotated[str, arg(help="Name of its holder, for the list and the log of deletions.")] = "",
 ) -> None:
     """Make a token, and print it. It is shown only once: the database has its hash."""
     with BankStore(_check(db_url)) as store:
-        print(ApiTokens(store.database).create(split_list(namespaces), access))
+        print(ApiTokens(store.database).create(split_list(namespaces), access, label))
 
 
 def list_tokens(db_url: Db = "sqlite:///memory.sqlite") -> None:
@@ -34,7 +35,8 @@ def list_tokens(db_url: Db = "sqlite:///memory.sqlite") -> None:
         for token in ApiTokens(store.database).list():
             made = f"{datetime.fromtimestamp(token.created_at, UTC):%Y-%m-%d %H:%M}"
             state = "revoked" if token.revoked_at is not None else "valid"
-            print(f"{token.token_id}  {made}  {state}  {token.access}  {', '.join(token.namespaces)}")
+            names = ", ".join(token.namespaces)
+            print(f"{token.token_id}  {made}  {state}  {token.access}  {names}  {token.label}".rstrip())
 
 
 def revoke_token(

@@ -1,0 +1,336 @@
+"""Exports of other memory systems and chat programs, as memories and as turns that wait to be written.
+
+Memories: mem0's ``get_all``, Zep's edges, Letta's passages and the blocks of its agent files. Conversations:
+``conversations.json`` of ChatGPT and of Claude, the messages of a Zep thread and of a Letta agent file. The
+fields are those that the systems' documentation named in November 2026. Others are not looked at.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar, cast
+from uuid import uuid4
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.store import BankStore
+from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
+from memory_program.core.errors import StoreError
+
+_T = TypeVar("_T")
+_SPEAKERS = {"user": "User", "human": "User", "assistant": "Assistant"}
+_MOST_CHARS = 16_000  # of a turn: a longer message becomes several
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignExport:
+    """The content of a file: memories, profile, conversations, and what is left out, each with its number."""
+
+    origin: str
+    drafts: Sequence[Draft] = ()
+    profile: str = ""
+    talks: Sequence[Sequence[SpokenTurn]] = ()
+    left_out: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """The outcome of an import: memories and turns that were added, and those that were there before."""
+
+    memories: int
+    turns: int
+    known: int
+
+
+def read_foreign_export(document: object) -> ForeignExport:
+    """Read an export; its form tells where it is from.
+
+    Raises:
+        StoreError: no importer knows the form, or a part of it is not as expected.
+    """
+    first: object = document[0] if isinstance(document, list) and document else document
+    keys = set(first) if isinstance(first, dict) else set[object]()
+    for needed, origin, read in _READERS:
+        if needed <= keys:
+            try:
+                return read(document)
+            except ValidationError as error:
+                where = error.errors(include_input=False)[0]
+                raise StoreError(
+                    f"not an export of {origin}: {'.'.join(map(str, where['loc']))}: {where['msg']}"
+                ) from error
+    raise StoreError(
+        "the file is of no known form: expected an export of this program, memories of mem0, Zep or Letta, "
+        "or conversations.json of ChatGPT or Claude"
+    )
+
+
+def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) -> ImportCounts:
+    """Add memories to a bank, and conversations to the turns that wait to be written.
+
+    What was imported before is not added again.
+
+    Raises:
+        StoreError: the database fails, or somebody saved the namespace meanwhile.
+        MemoryOperationError: the profile would be too long. Nothing was written.
+    """
+    space = store.load(namespace)
+    by = Provenance("import", f"import_{uuid4().hex[:12]}", f"from {found.origin}")
+    made = (memory for operation in space.bank.operations() for memory in operation.created)
+    known = {source for memory in made for source in memory.sources}
+    drafts = [draft for draft in found.drafts if not known.issuperset(draft.sources)]
+    if drafts:
+        space.bank.create(drafts, by)
+    if found.profile and found.profile not in space.bank.core:
+        space.bank.edit_core("\n".join(filter(None, [space.bank.core, found.profile])), by)
+    buffer = TurnBuffer(store.database, SessionRule(), most_waiting=10**9)
+    told = [one.session for one in space.sessions.values()] + buffer.sessions(namespace)
+    begun = {(session.date_time, session.turns[0].text) for session in told if session.turns}
+    talks = [talk for talk in found.talks if (talk[0].time, talk[0].text) not in begun]
+    if space.bank.version > space.saved.version:
+        store.save(space)
+    for talk in sorted(talks, key=lambda talk: talk[0].time):
+        buffer.add(namespace, (), ends=True)  # an open session is another conversation
+        buffer.add(namespace, talk, ends=True)
+    skipped = len(found.drafts) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
+    return ImportCounts(len(drafts), sum(map(len, talks)), skipped)
+
+
+# -- memories ----------------------------------------------------------------------------------------
+
+
+class _Mem0Memory(BaseModel):
+    id: str
+    memory: str
+
+
+class _ZepEdge(BaseModel):
+    uuid: str
+    fact: str
+    valid_at: datetime | None = None
+    invalid_at: datetime | None = None
+    expired_at: datetime | None = None
+
+
+class _Message(BaseModel):
+    """A message of Zep or Letta; parts of the content that are no text are calls of tools."""
+
+    role: str = ""
+    role_type: str = ""
+    name: str | None = None
+    content: str | list[dict[str, Any]] | None = None  # Any: each kind of part its own
+    text: str | None = None
+    created_at: datetime | None = None
+
+
+class _LettaPassage(BaseModel):
+    id: str
+    text: str
+
+
+class _LettaBlock(BaseModel):
+    label: str
+    value: str
+
+
+class _LettaAgent(BaseModel):
+    messages: list[_Message] = []
+
+
+class _LettaFile(BaseModel):
+    agents: list[_LettaAgent] = []
+    blocks: list[_LettaBlock] = []
+    core_memory: list[_LettaBlock] = []
+    messages: list[_Message] = []
+
+
+def _make_draft(text: str, source: str, day: datetime | None = None) -> Draft:
+    return Draft(text.strip(), MemoryKind.SEMANTIC, day.date() if day is not None else None, (source,))
+
+
+def _read_mem0(document: object) -> ForeignExport:
+    memories = _validate(list[_Mem0Memory], _items(document, "results"))
+    drafts = [_make_draft(one.memory, f"mem0:{one.id}") for one in memories if one.memory.strip()]
+    return ForeignExport("mem0", drafts)
+
+
+def _read_zep_edges(document: object) -> ForeignExport:
+    edges = _validate(list[_ZepEdge], _items(document, "edges"))
+    valid = [edge for edge in edges if edge.invalid_at is None and edge.expired_at is None]
+    drafts = [_make_draft(one.fact, f"zep:{one.uuid}", one.valid_at) for one in valid if one.fact.strip()]
+    return ForeignExport(
+        "Zep", drafts, left_out={"facts that are not valid any more": len(edges) - len(valid)}
+    )
+
+
+def _read_zep_thread(document: object) -> ForeignExport:
+    return ForeignExport("Zep", talks=_talks([_validate(list[_Message], _items(document, "messages"))]))
+
+
+def _read_letta_passages(document: object) -> ForeignExport:
+    passages = _validate(list[_LettaPassage], document)
+    drafts = [_make_draft(one.text, f"letta:{one.id}") for one in passages if one.text.strip()]
+    return ForeignExport("Letta", drafts)
+
+
+def _read_letta_file(document: object) -> ForeignExport:
+    file = _validate(_LettaFile, document)
+    blocks = [block for block in [*file.blocks, *file.core_memory] if block.value.strip()]
+    told = [
+        block.value.strip() for block in blocks if block.label != "persona"
+    ]  # that is the assistant's own
+    talks = _talks([file.messages, *(agent.messages for agent in file.agents)])
+    return ForeignExport("Letta", (), "\n".join(told), talks, {"persona blocks": len(blocks) - len(told)})
+
+
+# -- conversations -----------------------------------------------------------------------------------
+
+
+class _GptAuthor(BaseModel):
+    role: str
+
+
+class _GptContent(BaseModel):
+    content_type: str = "text"
+    parts: list[Any] = []  # Any: texts, and references to images
+
+
+class _GptMessage(BaseModel):
+    author: _GptAuthor
+    content: _GptContent = _GptContent()
+    create_time: datetime | None = None
+    recipient: str = "all"
+    weight: float = 1.0
+    metadata: dict[str, Any] = {}  # Any: JSON
+
+
+class _GptNode(BaseModel):
+    message: _GptMessage | None = None
+    parent: str | None = None
+
+
+class _GptTalk(BaseModel):
+    mapping: dict[str, _GptNode]
+    current_node: str | None = None
+    create_time: datetime | None = None
+
+    def spoken(self) -> list[_GptMessage]:
+        """Return the messages from the root to the current one: other branches were edited away."""
+        found, at = dict[str, _GptMessage | None](), self.current_node or next(reversed(self.mapping), None)
+        while at is not None and at not in found and at in self.mapping:
+            found[at] = self.mapping[at].message
+            at = self.mapping[at].parent
+        return [
+            one
+            for one in reversed(found.values())
+            if one is not None
+            and one.content.content_type in ("text", "multimodal_text")
+            and one.recipient == "all"  # and no call of a tool
+            and one.weight
+            and not one.metadata.get("is_visually_hidden_from_conversation")
+        ]
+
+
+class _ClaudeMessage(BaseModel):
+    sender: str
+    text: str = ""
+    content: list[dict[str, Any]] = []  # Any: as above
+    created_at: datetime | None = None
+
+
+class _ClaudeTalk(BaseModel):
+    chat_messages: list[_ClaudeMessage]
+    created_at: datetime | None = None
+
+
+def _read_chatgpt(document: object) -> ForeignExport:
+    talks = list[list[SpokenTurn]]()
+    for talk in _validate(list[_GptTalk], document):
+        turns = list[SpokenTurn]()
+        for one in talk.spoken():
+            text = "\n".join(part for part in one.content.parts if isinstance(part, str))
+            turns += _say(turns, one.author.role, text, one.create_time or talk.create_time)
+        talks.append(turns)
+    return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk])
+
+
+def _read_claude(document: object) -> ForeignExport:
+    talks = list[list[SpokenTurn]]()
+    for talk in _validate(list[_ClaudeTalk], document):
+        turns = list[SpokenTurn]()
+        for one in talk.chat_messages:
+            text = one.text or _join_text(one.content)
+            turns += _say(turns, one.sender, text, one.created_at or talk.created_at)
+        talks.append(turns)
+    return ForeignExport("Claude", talks=[talk for talk in talks if talk])
+
+
+def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
+    talks = list[list[SpokenTurn]]()
+    for messages in found:
+        turns = list[SpokenTurn]()
+        for one in messages:
+            text = one.content if isinstance(one.content, str) else _join_text(one.content or [])
+            role = one.role_type or one.role
+            text = _unwrap_letta(text or one.text or "") if role == "user" else text or one.text or ""
+            turns += _say(turns, role, text, one.created_at, one.name)
+        talks.append(turns)
+    return [talk for talk in talks if talk]
+
+
+def _unwrap_letta(text: str) -> str:
+    """Return the words in a message that Letta packed as JSON; its own events have none."""
+    try:
+        packed = json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    if not isinstance(packed, dict) or "type" not in packed:
+        return text
+    said = packed.get("message")
+    return said if packed["type"] == "user_message" and isinstance(said, str) else ""
+
+
+def _join_text(parts: Iterable[dict[str, Any]]) -> str:
+    return "\n".join(text for part in parts if isinstance(text := part.get("text"), str))
+
+
+def _say(
+    earlier: Sequence[SpokenTurn], role: str, text: str, time: datetime | None, name: str | None = None
+) -> list[SpokenTurn]:
+    """Make the turns of a message, in pieces if it is long; none if nobody said it, or nothing.
+
+    Without a time it has that of the turn before, or of the clock.
+    """
+    text, speaker = text.strip(), _SPEAKERS.get(role)
+    if speaker is None or not text:
+        return []
+    said_at = time or (earlier[-1].time if earlier else datetime.now(UTC))
+    said_at = said_at if said_at.tzinfo is not None else said_at.replace(tzinfo=UTC)
+    pieces = [text[start : start + _MOST_CHARS] for start in range(0, len(text), _MOST_CHARS)]
+    return [SpokenTurn(name or speaker, one, speaker.lower(), said_at, time is not None) for one in pieces]
+
+
+def _items(document: object, key: str) -> object:
+    """Return the list of a document that is one page of results, or the list itself."""
+    return cast(dict[str, object], document)[key] if isinstance(document, dict) else document
+
+
+def _validate(kind: type[_T], content: object) -> _T:
+    return TypeAdapter(kind).validate_python(content)
+
+
+_READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
+    ({"mapping"}, "ChatGPT", _read_chatgpt),
+    ({"chat_messages"}, "Claude", _read_claude),
+    ({"results"}, "mem0", _read_mem0),
+    ({"memory", "id"}, "mem0", _read_mem0),
+    ({"edges"}, "Zep", _read_zep_edges),
+    ({"fact", "uuid"}, "Zep", _read_zep_edges),
+    ({"agents", "blocks"}, "Letta", _read_letta_file),
+    ({"core_memory", "messages"}, "Letta", _read_letta_file),
+    ({"messages"}, "Zep", _read_zep_thread),
+    ({"text", "id"}, "Letta", _read_letta_passages),
+)
+"""The keys of a document, or of the first item of a list, that tell its origin."""

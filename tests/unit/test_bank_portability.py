@@ -1,0 +1,394 @@
+"""Banks as Markdown that a person edits, and exports of other systems, through ``memory-program bank``."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from memory_program.bank.__main__ import main
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
+from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
+from memory_program.bank.store import BankStore
+from memory_program.bank.turn_buffer import SessionRule, TurnBuffer
+from memory_program.core.errors import StoreError
+
+BY = Provenance("semantic", "session_1")
+
+
+@pytest.fixture
+def db(tmp_path):
+    """A bank of m1, m2 and m3, with a profile and a deleted m4."""
+    url = f"sqlite:///{tmp_path}/banks.sqlite"
+    with BankStore(url) as store:
+        space = store.load("ana")
+        drafts = [
+            Draft("Ana lives in Oslo.", MemoryKind.SEMANTIC, None, ("D1:1", "D1:2")),
+            Draft("Ana adopted Pip.", MemoryKind.EPISODIC, date(2024, 5, 6), ("D1:3",)),
+            Draft("Ana boils eggs\nfor six minutes.", MemoryKind.PROCEDURAL),
+            Draft("Gone.", MemoryKind.SEMANTIC),
+        ]
+        space.bank.create(drafts, BY)
+        space.bank.delete("m4", BY)
+        space.bank.edit_core("Ana is a nurse.\n# She likes dogs.", BY)
+        store.save(space)
+    return url
+
+
+@pytest.fixture
+def edit(db, tmp_path, capsys):
+    """Export the bank, replace text in the file, import it; return the status, the output and the errors."""
+    file = tmp_path / "ana.md"
+
+    def run(*changes, namespace=None, meanwhile=None):
+        assert main(["export", "--db", db, "--namespace", "ana", "--out", str(file)]) == 0
+        text = file.read_text(encoding="utf-8")
+        for old, new in changes:
+            assert old in text
+            text = text.replace(old, new)
+        file.write_text(text, encoding="utf-8")
+        if meanwhile is not None:
+            with BankStore(db) as store:
+                space = store.load("ana")
+                meanwhile(space.bank)
+                store.save(space)
+        capsys.readouterr()
+        status = main(
+            ["import", "--db", db, "--file", str(file), *(["--namespace", namespace] if namespace else [])]
+        )
+        shown = capsys.readouterr()
+        return status, shown.out, shown.err
+
+    return run
+
+
+def bank(db, namespace="ana"):
+    with BankStore(db) as store:
+        return store.bank(namespace)
+
+
+# -- Markdown ----------------------------------------------------------------------------------------
+
+
+def test_an_export_can_be_read_by_a_person(db):
+    assert bank_to_markdown(bank(db)).splitlines() == [
+        "# Memories of ana",
+        "",
+        "<!-- memory-program bank, version 3, namespace ana -->",
+        "",
+        "## Profile",
+        "",
+        "Ana is a nurse.",
+        r"\# She likes dogs.",
+        "",
+        "## Episodic",
+        "",
+        "- [2024-05-06] Ana adopted Pip. <!-- m2 from D1:3 -->",
+        "",
+        "## Semantic",
+        "",
+        "- Ana lives in Oslo. <!-- m1 from D1:1, D1:2 -->",
+        "",
+        "## Procedural",
+        "",
+        "- Ana boils eggs<br>for six minutes. <!-- m3 -->",
+    ]
+
+
+def test_a_file_without_edits_changes_nothing(db, edit):
+    assert edit() == (0, "ana  version: 3  memories: 3\n", "")
+    assert bank(db).version == 3
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kind", "text", "day", "sources"),
+    [
+        (
+            "lives in Oslo.",
+            "lives in Bergen <3.",
+            "update",
+            "Ana lives in Bergen <3.",
+            None,
+            ("D1:1", "D1:2"),
+        ),
+        ("[2024-05-06] ", "[2024-05-07] ", "update", "Ana adopted Pip.", date(2024, 5, 7), ("D1:3",)),
+        ("[2024-05-06] ", "", "update", "Ana adopted Pip.", None, ("D1:3",)),
+        (
+            "## Procedural\n",
+            "## Procedural\n* [2024-01-02] Call Tom.",
+            "create",
+            "Call Tom.",
+            date(2024, 1, 2),
+            (),
+        ),
+        (" <!-- m1 from D1:1, D1:2 -->", " <!-- m1 -->\n- New.", "create", "New.", None, ()),
+    ],
+    ids=["text", "date", "no date", "new with a date", "new beside an old one"],
+)
+def test_an_edited_line_becomes_an_operation(db, edit, old, new, kind, text, day, sources):
+    status, _, error = edit((old, new))
+    assert (status, error) == (0, "")
+    (operation,) = bank(db).operations(since=3)
+    (made,) = operation.created
+    assert (operation.kind.value, operation.provenance.actor) == (kind, "import")
+    assert operation.provenance.reason == "from ana.md"
+    assert (made.text, made.happened_at, made.sources) == (text, day, sources)
+
+
+def test_a_moved_line_a_removed_line_and_the_profile_are_one_undo(db, edit):
+    line = "- Ana lives in Oslo. <!-- m1 from D1:1, D1:2 -->"
+    status, _, _ = edit(
+        (line, ""),
+        ("- [2024-05-06] Ana adopted Pip. <!-- m2 from D1:3 -->\n", f"{line}\n"),
+        ("Ana is a nurse.", "Ana is a doctor."),
+    )
+    after = bank(db)
+    assert status == 0
+    assert {m.text: m.kind.value for m in after.live()} == {
+        "Ana boils eggs\nfor six minutes.": "procedural",
+        "Ana lives in Oslo.": "episodic",
+    }
+    assert after.core == "Ana is a doctor.\n# She likes dogs."
+    assert len({o.provenance.session_id for o in after.operations(since=3)}) == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "complaint"),
+    [
+        ("- Ana lives", "Ana lives", "line 16: 'Ana lives in Oslo."),
+        ("2024-05-06", "2024-13-06", "line 12: '2024-13-06' is not a date"),
+        ("Ana lives in Oslo. ", "", "line 16"),
+        ("<!-- m3 -->", "<!-- mine -->", "line 20"),
+        ("<!-- m3 -->", "<!-- m1 -->", "line 20: m1 is in the file twice"),
+        ("<!-- m3 -->", "<!-- m4 -->", "line 20: m4 was not live in version 3"),
+        ("D1:2", "D9:9", "line 16: the sources of m1 cannot be edited"),
+        ("## Semantic", "## Semantics", "line 14: '## Semantics' must be one of ## Profile, ## Episodic"),
+        ("## Procedural\n", "", "the heading '## Procedural' is missing"),
+        ("version 3", "version 4", "is of version 4, and 'ana' is at version 3"),
+        ("<!-- memory-program", "<!-- memory", "no single line"),
+    ],
+)
+def test_a_file_with_one_bad_line_is_refused_whole(db, edit, old, new, complaint):
+    status, _, error = edit(("Ana adopted Pip.", "Ana adopted Max."), (old, new))
+    assert status == 1
+    assert complaint in error
+    assert bank(db).version == 3
+
+
+def test_an_edit_of_what_changed_since_the_export_is_refused_and_others_are_kept(db, edit):
+    def move(bank):
+        bank.update("m1", Draft("Ana lives in Rome.", MemoryKind.SEMANTIC), BY)
+
+    status, _, error = edit(("lives in Oslo", "lives in Bergen"), meanwhile=move)
+    assert status == 1
+    assert "line 16: m1 was changed since the export" in error
+    assert (
+        edit(("Pip", "Max"), meanwhile=lambda bank: bank.create([Draft("Hi.", MemoryKind.SEMANTIC)], BY))[0]
+        == 0
+    )
+    assert {"Ana adopted Max.", "Hi.", "Ana lives in Rome."} <= {m.text for m in bank(db).live()}
+
+
+def test_a_file_becomes_a_new_bank_and_no_other_one(db, edit):
+    assert edit(namespace="copy")[0] == 0
+    new, old = bank(db, "copy"), bank(db)
+    assert new.core == old.core
+    assert {(m.text, m.kind, m.happened_at, m.sources) for m in new.live()} == {
+        (m.text, m.kind, m.happened_at, m.sources) for m in old.live()
+    }
+    status, _, error = edit(namespace="copy")
+    assert (status, bank(db, "copy").version) == (2, new.version)
+    assert "is of namespace 'ana', and 'copy' has memories" in error
+
+
+texts = st.text(max_size=30) | st.sampled_from(
+    ["<!-- m1 -->", r"\<!-- m9 from -->", "[2024-05-06] x", "<br>", r"\x41;", "## Episodic", "a\\", "- "]
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    st.lists(
+        st.tuples(texts.filter(str.strip), st.sampled_from(MEMORY_KINDS), st.none() | st.dates(), texts)
+    ),
+    texts,
+    st.text(min_size=1, max_size=20).filter(str.isprintable),
+)
+def test_any_bank_is_written_and_read_back_unchanged(memories, core, namespace):
+    made = MemoryBank(namespace)
+    drafts = [Draft(text, kind, day, (source,) if source else ()) for text, kind, day, source in memories]
+    if drafts:
+        made.create(drafts, BY)
+    made.edit_core(core, BY)
+    found = bank_from_markdown(bank_to_markdown(made))
+    version = made.version
+    apply_markdown(made, found, BY)
+    assert (found.namespace, made.version) == (namespace, version)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused(text):
+    head = "<!-- memory-program bank, version 0, namespace a -->\n## Profile\n"
+    with suppress(StoreError):
+        found = bank_from_markdown(f"{head}## Episodic\n## Semantic\n## Procedural\n{text}")
+        apply_markdown(MemoryBank("a"), found, BY)
+
+
+# -- other systems -----------------------------------------------------------------------------------
+
+AT = "2024-05-06T09:00:00Z"
+BEGAN = datetime(2024, 5, 6, 9, tzinfo=UTC)
+MEM0 = {"id": "892db2ae", "memory": "Ana has a dog.", "user_id": "ana", "created_at": AT, "metadata": None}
+EDGE = {"uuid": "e1", "name": "HAS", "fact": "Ana has a dog.", "valid_at": AT, "invalid_at": None}
+ENDED = {**EDGE, "uuid": "e2", "fact": "Ana has a cat.", "invalid_at": AT}
+PASSAGE = {"id": "passage-1", "text": "Ana has a dog.", "created_at": AT, "tags": []}
+BLOCKS = [
+    {"id": "b1", "label": "human", "value": "Ana is a nurse."},
+    {"label": "persona", "value": "I am Sam."},
+]
+
+
+def packed(kind, message):
+    return json.dumps({"type": kind, "message": message, "time": AT})
+
+
+def gpt_node(parent, role, text, second, **more):
+    content = {"content_type": "text", "parts": [text]}
+    time = BEGAN.timestamp() + second
+    message = {"author": {"role": role}, "content": content, "create_time": time, "recipient": "all", **more}
+    return {"message": message, "parent": parent, "children": []}
+
+
+CHATGPT = [
+    {
+        "title": "Dogs",
+        "create_time": BEGAN.timestamp(),
+        "current_node": "e",
+        "mapping": {
+            "root": {"message": None, "parent": None, "children": ["a"]},
+            "a": gpt_node("root", "system", "", 0, weight=0),
+            "b": gpt_node("a", "user", "I had a cat.", 1),
+            "c": gpt_node("a", "user", "I have a dog.", 2),
+            "d": gpt_node("c", "assistant", "search('dog')", 3, recipient="browser"),
+            "e": gpt_node("d", "assistant", "A fine dog.", 4),
+        },
+    }
+]
+CLAUDE = [
+    {
+        "uuid": "t",
+        "name": "Dogs",
+        "created_at": AT,
+        "chat_messages": [
+            {"uuid": "1", "sender": "human", "text": "I have a dog.", "content": [], "created_at": AT},
+            {"sender": "assistant", "text": "", "content": [{"type": "text", "text": "A fine dog."}]},
+        ],
+    },
+    {"uuid": "empty", "name": "", "created_at": AT, "chat_messages": []},
+]
+LETTA = {
+    "agents": [
+        {
+            "messages": [
+                {"role": "system", "content": [{"type": "text", "text": "Be kind."}]},
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": packed("login", "x")}],
+                    "created_at": AT,
+                },
+                {
+                    "role": "user",
+                    "content": [{"type": "text", "text": packed("user_message", "I have a dog.")}],
+                    "created_at": AT,
+                },
+                {"role": "assistant", "content": [{"type": "text", "text": "A fine dog."}]},
+                {"role": "tool", "content": [{"type": "text", "text": "ok"}]},
+            ]
+        }
+    ],
+    "blocks": BLOCKS,
+    "groups": [],
+}
+THREAD = {
+    "messages": [
+        {"uuid": "1", "role": "user", "name": "Ana", "content": "I have a dog.", "created_at": AT},
+        {"uuid": "2", "role_type": "assistant", "role": "Sam", "content": "A fine dog."},
+    ]
+}
+
+
+def import_(db, tmp_path, document, namespace="new"):
+    file = tmp_path / "export.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    return main(
+        ["import", "--db", db, "--file", str(file), *(["--namespace", namespace] if namespace else [])]
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "source", "day", "left_out"),
+    [
+        ({"count": 1, "results": [MEM0]}, "mem0:892db2ae", None, ""),
+        ([MEM0], "mem0:892db2ae", None, ""),
+        ([EDGE, ENDED], "zep:e1", date(2024, 5, 6), "  left out: 1 facts that are not valid any more"),
+        ({"edges": [EDGE]}, "zep:e1", date(2024, 5, 6), ""),
+        ([PASSAGE], "letta:passage-1", None, ""),
+    ],
+    ids=["mem0", "mem0 list", "Zep list", "Zep page", "Letta passages"],
+)
+def test_memories_of_another_system_are_imported_once(db, tmp_path, capsys, document, source, day, left_out):
+    assert import_(db, tmp_path, document) == 0
+    assert f"memories: 1  turns: 0  imported before: 0{left_out}\n" in capsys.readouterr().out
+    (memory,) = bank(db, "new").live()
+    assert (memory.text, memory.sources, memory.happened_at) == ("Ana has a dog.", (source,), day)
+    assert bank(db, "new").operations()[0].provenance.actor == "import"
+    assert import_(db, tmp_path, document) == 0
+    assert "memories: 0  turns: 0  imported before: 1" in capsys.readouterr().out
+    assert bank(db, "new").version == 1
+
+
+@pytest.mark.parametrize(
+    "document", [CHATGPT, CLAUDE, LETTA, THREAD], ids=["ChatGPT", "Claude", "Letta", "Zep"]
+)
+def test_a_conversation_of_another_program_waits_for_the_writer_once(db, tmp_path, capsys, document):
+    for added in (2, 0):
+        assert import_(db, tmp_path, document) == 0
+        assert f"turns: {added}  imported before: {2 - added}" in capsys.readouterr().out
+    with BankStore(db) as store:
+        (session,) = TurnBuffer(store.database, SessionRule()).sessions("new")
+    assert (session.number, [turn.text for turn in session.turns]) == (1, ["I have a dog.", "A fine dog."])
+    assert abs(session.date_time - BEGAN) < timedelta(seconds=5)
+    assert session.turns[0].speaker in ("User", "Ana")
+
+
+def test_blocks_of_a_letta_agent_become_the_profile(db, tmp_path, capsys):
+    for _ in range(2):
+        assert import_(db, tmp_path, {"agents": [], "blocks": BLOCKS}, "ana") == 0
+    assert "left out: 1 persona blocks" in capsys.readouterr().out
+    assert bank(db).core == "Ana is a nurse.\n# She likes dogs."  # which has it already
+    assert import_(db, tmp_path, {"core_memory": BLOCKS, "messages": []}, "new") == 0
+    assert bank(db, "new").core == "Ana is a nurse."
+
+
+@pytest.mark.parametrize(
+    ("document", "complaint"),
+    [
+        ({"a": 1}, "of no known form: expected an export of this program, memories of mem0"),
+        ([], "of no known form"),
+        ("text", "of no known form"),
+        ([MEM0, {"id": "x"}], "not an export of mem0: 1.memory: Field required"),
+        ([{"mapping": []}], "not an export of ChatGPT: 0.mapping"),
+    ],
+)
+def test_a_file_that_is_no_export_is_refused_whole(db, tmp_path, capsys, document, complaint):
+    assert import_(db, tmp_path, document) == 1
+    assert complaint in capsys.readouterr().err
+    assert bank(db, "new").version == 0
+
+
+def test_a_foreign_file_needs_the_name_of_a_bank(db, tmp_path, capsys):
+    assert import_(db, tmp_path, [MEM0], namespace=None) == 2
+    assert "a file of mem0 names no bank: give one with --namespace" in capsys.readouterr().err

@@ -1,0 +1,45 @@
+"""Models written as GGUF files: read back, they have the same prompts and the same replies."""
+
+from pathlib import Path
+
+import pytest
+from dspy import lm15
+
+from memory_program.configs.sft_config import ExportConfig
+from memory_program.core.errors import ModelError
+from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.sft.sft_commands import export_to_format
+from tests.tiny_model import save_tiny_model
+
+pytest.importorskip("gguf")
+
+
+def reply(source: Path) -> tuple[list[int], list[int]]:
+    """The tokens of a prompt, and of the greedy reply to it."""
+    engine = LocalEngine(LocalSettings(source=str(source), dtype="bfloat16", device="cpu"))
+    request = lm15.Request(
+        model="m",
+        messages=(lm15.Message.user("Nate adopted 17 turtles in May 2023, and named one Pebble."),),
+        config=lm15.Config(temperature=0.0, max_tokens=30),
+    )
+    written = engine.complete(request).logprobs or ()
+    prompt = engine.prompt_tokens(request)
+    engine.close()
+    return prompt, [token.token_id or 0 for token in written]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings"), [("llama", {}), ("qwen2", {}), ("llama", {"tie_word_embeddings": True})]
+)
+def test_a_model_that_is_exported_as_gguf_gives_the_same_greedy_replies(tmp_path, architecture, settings):
+    model = save_tiny_model(tmp_path / "model", architecture, **settings)
+    export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path / "export"))
+    assert reply(tmp_path / "export/gguf/model.gguf") == reply(model)
+
+
+def test_another_architecture_is_refused_with_the_way_out(tmp_path):
+    model = save_tiny_model(tmp_path / "model", "qwen3")
+    with pytest.raises(
+        ModelError, match=r"'qwen3' cannot be written .* llama, qwen2, .*convert_hf_to_gguf.py"
+    ):
+        export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path))
