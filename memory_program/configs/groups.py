@@ -119,6 +119,11 @@ class DataSettings(SettingsGroup):
     """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), PerLTQA's folder
     en_v2, or PersonaMem's questions_SIZE.csv. Without it the files are downloaded once, into a cache."""
 
+    audited: Path | None = None
+    """With --dataset locomo: the errors.json of the audit dial481/locomo-audit, or its folder audit, that you
+    downloaded. Questions with a wrong gold answer are left out, wrong evidence is corrected, and every
+    signature says so."""
+
     num_worlds: int = Field(default=20, ge=1)
     """Number of conversations that --dataset world generates. Their names, places and things are not in the
     embedded model's training data."""
@@ -131,6 +136,7 @@ class DataSettings(SettingsGroup):
         datasets = {
             "data": ("locomo", "longmemeval", "perltqa", "personamem"),
             "allow_modified": ("locomo",),
+            "audited": ("locomo",),
             "num_worlds": ("world",),
         }
         for name, allowed in datasets.items():
