@@ -78,7 +78,7 @@ def test_a_choice_is_right_if_it_names_the_right_letter_alone(prediction, score)
 @pytest.mark.parametrize("config", [OptimizeConfig, TrainConfig])
 def test_nothing_is_trained_or_optimised_on_it(config):
     with pytest.raises(ConfigError, match="multiple choice"):
-        config(dataset="personamem", model="openai/m")
+        config(dataset="personamem", model="local:weights")
 
 
 def test_no_judge_is_asked():
