@@ -1,7 +1,7 @@
 """A run of ``evaluate``: the stages of a config over every system, and the report."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from operator import attrgetter
@@ -116,7 +116,7 @@ def evaluate(
 
 
 @contextmanager
-def _without_truncation_warnings() -> Iterator[None]:
+def _without_truncation_warnings() -> Generator[None]:
     """Silence DSPy's warnings of truncated replies: here they are recorded, counted and reported."""
 
     def is_wanted(record: logging.LogRecord) -> bool:
