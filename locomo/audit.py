@@ -26,7 +26,7 @@ _QUESTION_ID = re.compile(r"locomo_([0-9]{1,4})_qa([0-9]{1,6})")
 def apply_audit(dataset: Dataset, path: Path) -> Dataset:
     """Leave out the questions whose gold answer is wrong, and correct the evidence of the others.
 
-    Deviation: the audit's own answers are not used: they are sentences with reasons, and F1 would punish them.
+    Deviation: the audit's own answers are not used: they are sentences with reasons, too long for F1.
 
     Args:
         dataset: LoCoMo, as it was published.
