@@ -171,8 +171,10 @@ def score_signature(
         temperature = "its own" if is_reasoning_model(system.reader) else f"{system.temperature:g}"
         parts |= {"reader": reader, "temperature": temperature}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
-    measured = ("top_k", "reader_budget", "answers_file")  # a system from elsewhere has the last one only
-    parts |= {name: system.settings[name] for name in measured if name in system.settings}
+    if "answers_file" in system.settings:  # of a system from elsewhere, whose settings are unknown
+        parts["answers_file"] = system.settings["answers_file"]
+    else:
+        parts |= {"top_k": system.settings["top_k"], "reader_budget": system.settings["reader_budget"]}
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
