@@ -89,6 +89,27 @@ def set_f1(prediction: str, gold: str | int) -> float:
     return 2 * matched / (len(predicted_P) + len(gold_P))
 
 
+def multiple_choice_score(prediction: str, letter: str) -> float:
+    """Return 1 if an answer names the right option and no other, else 0.
+
+    The letters in parentheses count, or, without any, those that stand alone; what follows
+    ``<final_answer>`` is tried first, and then the whole answer.
+
+    Source: ``extract_answer`` of ``inference_standalone_openai.py`` in bowen-upenn/PersonaMem at 041d82a.
+
+    Args:
+        prediction: the answer of a system.
+        letter: the right option, ``(c)`` or ``c``.
+    """
+    wanted = {letter.lower().strip("() ")}
+    for text in (prediction.rpartition("<final_answer>")[2], prediction):
+        lowered = text.lower().strip().removesuffix("</final_answer>")
+        named = set(regex.findall(r"\(([a-d])\)", lowered)) or set(regex.findall(r"\b([a-d])\b", lowered))
+        if named == wanted:
+            return 1.0
+    return 0.0
+
+
 def bleu1(prediction: str, gold: str | int) -> float:
     """Score the words of an answer by BLEU with unigrams only.
 

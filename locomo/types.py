@@ -40,6 +40,12 @@ class Benchmark(StrEnum):
     LOCOMO = "locomo"
     LONGMEMEVAL = "longmemeval"
     PERLTQA = "perltqa"
+    PERSONAMEM = "personamem"
+
+    @property
+    def is_judged(self) -> bool:
+        """True if a judge may grade the answers; a chosen option is right or wrong by its letter."""
+        return self is not Benchmark.PERSONAMEM
 
 
 class LongMemEvalType(StrEnum):
@@ -78,13 +84,34 @@ class PerltqaType(StrEnum):
         return self.value.replace("_", "-")
 
 
-QuestionType = Category | LongMemEvalType | PerltqaType
+class PersonaMemType(StrEnum):
+    """Types of PersonaMem questions, under the names of its longer files.
+
+    Source: Jiang et al. 2025, arXiv 2504.14225, section 3.
+    """
+
+    RECALL = "recall_user_shared_facts"
+    LATEST = "acknowledge_latest_user_preferences"
+    EVOLUTION = "track_full_preference_evolution"
+    REASONS = "recalling_the_reasons_behind_previous_updates"
+    RECOMMEND = "provide_preference_aligned_recommendations"
+    IDEAS = "suggest_new_ideas"
+    GENERALIZE = "generalizing_to_new_scenarios"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files, for example ``ideas``."""
+        return self.name.lower()
+
+
+QuestionType = Category | LongMemEvalType | PerltqaType | PersonaMemType
 """What a question tests, in the terms of its benchmark: a label for reports, never shown to a reader."""
 
 HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
     Benchmark.LOCOMO: ANSWERABLE_CATEGORIES,
     Benchmark.LONGMEMEVAL: tuple(LongMemEvalType),
     Benchmark.PERLTQA: tuple(PerltqaType),
+    Benchmark.PERSONAMEM: tuple(PersonaMemType),
 }
 """The types whose questions make up a benchmark's headline score, in the order of its tables."""
 
@@ -195,7 +222,7 @@ class Question:
     def f1_category(self) -> Category:
         """The category of LoCoMo by whose rule the official F1 of an answer is computed.
 
-        The other benchmarks have no F1 of their own: the plain one is taken, or that for what has no answer.
+        The others have no F1 of their own: the plain one is taken, or that for what has no answer.
         """
         if isinstance(self.category, Category):
             return self.category
@@ -216,6 +243,7 @@ _BENCHMARKS: Mapping[type, Benchmark] = {
     Category: Benchmark.LOCOMO,
     LongMemEvalType: Benchmark.LONGMEMEVAL,
     PerltqaType: Benchmark.PERLTQA,
+    PersonaMemType: Benchmark.PERSONAMEM,
 }
 
 

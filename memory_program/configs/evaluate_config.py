@@ -41,6 +41,7 @@ NO_JUDGE = "none"
 _SPLITS: Mapping[str, tuple[SplitName, ...]] = {
     DatasetName.LONGMEMEVAL: ("all", "sft", "rl", "test"),
     DatasetName.PERLTQA: ("all",),
+    DatasetName.PERSONAMEM: ("all",),
 }
 _LOCOMO_SPLITS: tuple[SplitName, ...] = ("all", "train", "val", "test")
 
@@ -297,6 +298,11 @@ class EvaluateConfig(Settings, init=False):
                         + SystemName.EXTRACTIVE.value
                     )
         if self.judge is None and self.mode in (Mode.JUDGE, Mode.CALIBRATE):
+            if self.source.dataset == DatasetName.PERSONAMEM:
+                raise ConfigError(
+                    f"mode={self.mode.value!r} needs answers to judge, and --dataset personamem is multiple "
+                    "choice: leave --mode out"
+                )
             raise ConfigError(
                 f"mode={self.mode.value!r} needs a judge: name one with --judge-model or --model"
             )
@@ -347,6 +353,8 @@ class EvaluateConfig(Settings, init=False):
     @property
     def judge(self) -> str | None:
         """The judge's model, if any. The embedded model judges only where it is named as the judge."""
+        if self.source.dataset == DatasetName.PERSONAMEM:
+            return None  # an option is right or wrong by its letter
         if self.judge_model is not None:
             return None if self.judge_model == NO_JUDGE else self.judge_model
         return None if self.model is not None and is_bundled(self.model) else self.model

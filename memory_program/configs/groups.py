@@ -102,6 +102,7 @@ class DatasetName(StrEnum):
     LOCOMO = "locomo"
     LONGMEMEVAL = "longmemeval"
     PERLTQA = "perltqa"
+    PERSONAMEM = "personamem"
     SAMPLE = "sample"
     WORLD = "world"
 
@@ -111,12 +112,17 @@ class DataSettings(SettingsGroup):
 
     dataset: str = DatasetName.SAMPLE.value
     """"sample" (a few generated conversations that come with the program), "world" (any number, generated
-    from --seed), "locomo", "longmemeval" (its S variant), "perltqa", or the path of a JSON file in LoCoMo's
-    schema."""
+    from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple choice), or
+    the path of a JSON file in LoCoMo's schema."""
 
     data: Path | None = None
-    """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), or PerLTQA's folder
-    en_v2. Without it the files are downloaded once, into a cache."""
+    """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), PerLTQA's folder
+    en_v2, or PersonaMem's questions_SIZE.csv. Without it the files are downloaded once, into a cache."""
+
+    audited: Path | None = None
+    """With --dataset locomo: the errors.json of the audit dial481/locomo-audit, or its folder audit, that you
+    downloaded. Questions with a wrong gold answer are left out, wrong evidence is corrected, and every
+    signature says so."""
 
     num_worlds: int = Field(default=20, ge=1)
     """Number of conversations that --dataset world generates. Their names, places and things are not in the
@@ -128,8 +134,9 @@ class DataSettings(SettingsGroup):
     @model_validator(mode="after")
     def _check_dataset_has_setting(self) -> Self:
         datasets = {
-            "data": ("locomo", "longmemeval", "perltqa"),
+            "data": ("locomo", "longmemeval", "perltqa", "personamem"),
             "allow_modified": ("locomo",),
+            "audited": ("locomo",),
             "num_worlds": ("world",),
         }
         for name, allowed in datasets.items():
@@ -152,6 +159,11 @@ class DataSettings(SettingsGroup):
         Raises:
             ConfigError: it is what evaluations generate.
         """
+        if self.dataset == DatasetName.PERSONAMEM.value:
+            raise ConfigError(
+                "--dataset personamem cannot be trained on: it is multiple choice and has no training split; "
+                "choose another --dataset"
+            )
         if self.dataset == DatasetName.WORLD.value:
             raise ConfigError(
                 "--dataset world cannot be trained on: choose --dataset sample, which generates training "

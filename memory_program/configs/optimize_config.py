@@ -155,6 +155,15 @@ class OptimizeConfig(Settings, init=False):
     tracking: TrackingSettings = TrackingSettings()
 
     @model_validator(mode="after")
+    def _check_dataset(self) -> Self:
+        if self.source.dataset == DatasetName.PERSONAMEM:
+            raise ConfigError(
+                "--dataset personamem cannot be optimised on: it is multiple choice and has no training "
+                "split; choose another --dataset"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_judge_target(self) -> Self:
         if self.target is not Target.JUDGE:
             return self

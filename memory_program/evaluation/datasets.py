@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 
+from locomo.audit import apply_audit
 from locomo.locomo import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
 from locomo.perltqa import load_perltqa
+from locomo.personamem import load_personamem
 from locomo.types import Benchmark
 from memory_program.configs.groups import DatasetName, DataSettings
 from memory_program.worlds import SAMPLE_FILE, World, as_locomo_json, generate_worlds, sample_worlds
@@ -61,10 +63,16 @@ def _make_world_dataset(source: DataSettings, seed: int) -> Dataset:
     return Dataset(conversations, hashlib.sha256(content).hexdigest(), False, DatasetName.WORLD, variant)
 
 
+def _load_audited_locomo(source: DataSettings) -> Dataset:
+    dataset = load_locomo(source.data, allow_modified=source.allow_modified)
+    return dataset if source.audited is None else apply_audit(dataset, source.audited)
+
+
 DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
-    DatasetName.LOCOMO: lambda source, _: load_locomo(source.data, allow_modified=source.allow_modified),
+    DatasetName.LOCOMO: lambda source, _: _load_audited_locomo(source),
     DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
     DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
+    DatasetName.PERSONAMEM: lambda source, _: load_personamem(source.data),
     DatasetName.SAMPLE: lambda _source, _seed: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }

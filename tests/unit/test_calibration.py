@@ -18,6 +18,7 @@ from locomo.judge.rubrics import Grading, Rubric, Verdict, list_gradings, select
 from locomo.metrics import is_abstention
 from locomo.types import Benchmark
 
+JUDGED = [benchmark for benchmark in Benchmark if benchmark.is_judged]
 RIGHT, WRONG = Verdict.CORRECT, Verdict.WRONG
 
 
@@ -120,7 +121,7 @@ def test_the_known_verdict_follows_the_rubric(question, kind, lenient, strict):
 
 
 def test_a_right_answer_is_never_among_the_wrong_ones():
-    for benchmark in Benchmark:
+    for benchmark in JUDGED:
         seen = Counter((answer.question, answer.text) for answer in calibration_answers(benchmark))
         assert max(seen.values()) == 1
         for answer in calibration_answers(benchmark):
@@ -129,7 +130,7 @@ def test_a_right_answer_is_never_among_the_wrong_ones():
 
 
 def test_every_benchmark_is_tried_on_all_its_gradings_with_enough_of_both_verdicts():
-    for benchmark in Benchmark:
+    for benchmark in JUDGED:
         answers = calibration_answers(benchmark)
         assert {select_grading(answer.question) for answer in answers} == set(list_gradings(benchmark))
         for rubric in Rubric:
@@ -150,7 +151,7 @@ def test_a_refusal_is_one_by_the_official_words_too():
     assert [is_abstention(text) for text in refusals] == [True, False]
 
 
-@pytest.mark.parametrize("benchmark", Benchmark)
+@pytest.mark.parametrize("benchmark", JUDGED)
 def test_the_answers_are_split_by_question_with_every_kind_of_question_in_each_split(benchmark):
     splits = split_calibration_answers(benchmark)
     assert list(splits) == ["train", "val", "test"]

@@ -100,7 +100,7 @@ def test_verdicts_are_scored_and_error_rates_counted(tmp_path: Path) -> None:
     assert 0 < errors["false_reject"]["value"] < 1
 
 
-@pytest.mark.parametrize("benchmark", Benchmark)
+@pytest.mark.parametrize("benchmark", [one for one in Benchmark if one.is_judged])
 @pytest.mark.parametrize("rubric", Rubric)
 def test_no_case_belongs_to_a_question_of_the_test_split(
     benchmark: Benchmark, rubric: Rubric, tmp_path: Path

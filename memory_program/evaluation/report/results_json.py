@@ -178,7 +178,8 @@ def score_signature(
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
     if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
-    return "|".join(["locomo_f1", *(f"{name}:{value}" for name, value in parts.items())])
+    metric = "accuracy" if benchmark is Benchmark.PERSONAMEM else "locomo_f1"
+    return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
 
 
 def write_question_results(path: Path, system: ScoredSystem) -> None:

@@ -198,6 +198,8 @@ def _with_oracle(results: Json) -> Mapping[str, Json]:
 def _f1_title(dataset: Json) -> str:
     is_locomo = dataset["benchmark"] == Benchmark.LOCOMO
     metric = "official F1 by category" if is_locomo else "LoCoMo's token F1 by type"
+    if dataset["benchmark"] == Benchmark.PERSONAMEM:
+        metric = "share of right choices by type"
     return f"{dataset['name']}: {metric}, 95 % interval by conversation"
 
 
@@ -254,8 +256,10 @@ def _latency_table(systems: Mapping[str, Json]) -> Table:
 
 def _stored_facts_table(systems: Mapping[str, Json], *, by_agent: bool) -> Table:
     """Lay out the quality of what each system stored; no rows without banks. Older results have none."""
-    columns = ["precision", "recall", "F1", "duplicates", "stale", "found", "invented"]
-    table = _make_table("Stored facts, against the known truth or notes", ["system", "agent"], ["memories"])
+    columns = ["precision", "recall", "F1", "doubles", "stale", "found", "invented"]
+    table = _make_table(
+        "Stored facts: against the truth or notes, and by agent", ["system", "of"], ["memories"]
+    )
     for heading in columns:
         table.add_column(heading, justify="right")
     for name, system in systems.items():
@@ -263,7 +267,7 @@ def _stored_facts_table(systems: Mapping[str, Json], *, by_agent: bool) -> Table
         if stored is None:
             continue
         is_truth = stored["reference"] == "truth"
-        agents: dict[str, Json] = {f"all, {stored['reference']}": stored["all"]}
+        agents: dict[str, Json] = {stored["reference"]: stored["all"]}
         agents |= stored["by_agent"] if by_agent else {}
         for agent, found in agents.items():
             known = ("stale", "stale_found", "invented")

@@ -14,7 +14,14 @@ from statistics import fmean
 import numpy as np
 
 from locomo.judge.rubrics import Verdict
-from locomo.metrics import bleu1, evidence_recall, evidence_recall_under_budget, locomo_f1, set_f1
+from locomo.metrics import (
+    bleu1,
+    evidence_recall,
+    evidence_recall_under_budget,
+    locomo_f1,
+    multiple_choice_score,
+    set_f1,
+)
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
 from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
 from locomo.unspaced_scripts import separate_characters
@@ -38,8 +45,8 @@ MEAN_OF_TYPES = "mean of types"
 class ScoredQuestion:
     """A question with its records and scores; a score is None where there is nothing to score.
 
-    ``locomo_f1`` and ``bleu1`` need an answer, ``set_f1`` an answer to a multi-hop question, ``recall`` and
-    ``retrieval`` (see ``retrieval_scores``) a ranking and evidence.
+    ``locomo_f1`` (of a multiple choice 1 or 0) and ``bleu1`` need an answer, ``set_f1`` an answer to a
+    multi-hop question, ``recall`` and ``retrieval`` (see ``retrieval_scores``) a ranking and evidence.
     """
 
     question: Question
@@ -87,6 +94,9 @@ def score_question(
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None)
+    if question.benchmark is Benchmark.PERSONAMEM:
+        right = multiple_choice_score(record.answer.text, str(question.answer))
+        return ScoredQuestion(question, record, judgements, right, None, None, None)
     text, gold, category = separate_characters(record.answer.text), question.answer, question.f1_category
     gold = separate_characters(gold) if isinstance(gold, str) else gold
     answerable = gold if question.is_answerable else None

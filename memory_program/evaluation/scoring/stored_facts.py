@@ -56,7 +56,7 @@ class KnownFact:
 
 @dataclass(frozen=True)
 class KnownChange:
-    """What should happen to the memory of ``old`` in a session: it becomes ``new``, or ends."""
+    """A change that is due in a session: the memory of ``old`` becomes ``new``, or ends."""
 
     session_id: str
     old: str
