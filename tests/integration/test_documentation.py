@@ -62,7 +62,7 @@ COMMANDS = sorted(
 )
 SERVER_PAGE = "docs/serve.md"
 EXTRAS = {"bench", "dev", "gpu", "local", "postgres", "ray", "serve", "train"}
-OTHER_PROGRAMS = ("RAY_USAGE_STATS_ENABLED=0 ray ", "cp ", "export ", "vllm serve ", "mlflow ui ", "rsync ", "sky ")
+OTHER_PROGRAMS = ("RAY_USAGE_STATS_ENABLED=0 ray ", "cp ", "export ", "mlflow ui ", "rsync ", "sky ", "vllm ")
 """Programs of others, whose flags are not checked here."""
 
 
