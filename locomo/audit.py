@@ -40,6 +40,7 @@ def apply_audit(dataset: Dataset, path: Path) -> Dataset:
         raise DatasetError(f"{str(path)!r} has no errors_conv_*.json: name errors.json or the folder audit")
     left_out = set[str]()
     evidence: dict[str, tuple[str, ...]] = {}
+    turns_by_name = {talk.conversation_id: talk.turns for talk in dataset.conversations}
     digest = hashlib.sha256()
     for file in files:
         document, sha256 = read_json(file)
@@ -48,9 +49,13 @@ def apply_audit(dataset: Dataset, path: Path) -> Dataset:
             question = _find_question(entry, dataset.conversations)
             if entry.required("error_type").text() == CITATION_ERROR:
                 listed = entry.required("correct_evidence").elements("id")
-                evidence[question.question_id] = tuple(
-                    dict.fromkeys(turn_id for one in listed for turn_id in find_turn_ids(one.text()))
-                )
+                turns = turns_by_name[question.conversation_id]
+                named = dict.fromkeys(turn_id for one in listed for turn_id in find_turn_ids(one.text()))
+                if named and not any(turn_id in turns for turn_id in named):
+                    raise entry.required("correct_evidence").error(
+                        f"names no turn of {question.conversation_id}", "get the audit of this LoCoMo"
+                    )
+                evidence[question.question_id] = tuple(turn_id for turn_id in named if turn_id in turns)
             else:
                 left_out.add(question.question_id)
     return replace(
@@ -77,11 +82,5 @@ def _find_question(entry: JsonAt, conversations: Sequence[Conversation]) -> Ques
 
 def _correct(talk: Conversation, left_out: set[str], evidence: dict[str, tuple[str, ...]]) -> Conversation:
     kept = [question for question in talk.questions if question.question_id not in left_out]
-    known = talk.turns
-    corrected = [
-        replace(q, evidence=tuple(turn for turn in evidence[q.question_id] if turn in known))
-        if q.question_id in evidence
-        else q
-        for q in kept
-    ]
+    corrected = [replace(q, evidence=evidence.get(q.question_id, q.evidence)) for q in kept]
     return replace(talk, questions=tuple(corrected))

@@ -297,6 +297,11 @@ class EvaluateConfig(Settings, init=False):
                         "(any LiteLLM name, for example openai/gpt-4.1-mini), or choose --systems "
                         + SystemName.EXTRACTIVE.value
                     )
+        if self.source.dataset == DatasetName.PERSONAMEM and self.judge_model not in (None, NO_JUDGE):
+            raise ConfigError(
+                f"judge_model={self.judge_model!r}: --dataset personamem is multiple choice, and no judge is "
+                "asked: leave --judge-model out"
+            )
         if self.judge is None and self.mode in (Mode.JUDGE, Mode.CALIBRATE):
             if self.source.dataset == DatasetName.PERSONAMEM:
                 raise ConfigError(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -59,7 +60,7 @@ class _Line(BaseModel):
     answer: str | None = None
     ranking: list[str | list[str] | _RankedLine] | None = None
     error: str | None = None
-    seconds: _Amount = 0.0
+    seconds: _Amount | None = None
     calls: _Count = 1
     input_tokens: _Count = 0
     output_tokens: _Count = 0
@@ -192,10 +193,11 @@ def _read_lines(
             input_tokens=line.input_tokens,
             output_tokens=line.output_tokens,
             cost_usd=line.cost_usd if used or line.cost_usd is not None else 0.0,
-            seconds=line.seconds,
+            seconds=line.seconds or 0.0,
         )
         key = f"{path.name}:{number}"
-        records[question.question_id] = AnswerRecord(key, question.question_id, answer, usage, line.seconds)
+        elapsed_s = math.nan if line.seconds is None else line.seconds  # unknown, and no latency of 0 s
+        records[question.question_id] = AnswerRecord(key, question.question_id, answer, usage, elapsed_s)
     return records, unscored
 
 

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -5,14 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from locomo.types import Session, Turn
 from memory_program.agents.context import format_reader_line
 from memory_program.bank.archive import Archive
 from memory_program.bank.passages import split_passages
 from memory_program.bank.stems import tokenize
+from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import IndexingError, SessionConflictError
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.evaluation.report.write_reports import load_system_records
 from tests.conversations import session
+from tests.evaluation_samples import conversation
 
 
 def archive_of(*sessions):
@@ -292,3 +299,18 @@ def test_a_search_keeps_jax_from_taking_the_memory_of_a_gpu(tmp_path):
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA_")}
     environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     subprocess.run([sys.executable, "-c", script], check=True, env=environment)
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(1, True), (60, False)])
+def test_answers_that_were_read_from_whole_long_turns_are_asked_again(tmp_path, length, is_kept):
+    talk = conversation(1)
+    talk["conversation"]["session_1"][0]["text"] += " It was a day." * length
+    (tmp_path / "talk.json").write_text(json.dumps([talk]))
+    config = EvaluateConfig(
+        dataset=str(tmp_path / "talk.json"), systems="extractive", output_dir=tmp_path / "run", mlflow=False
+    )
+    evaluate(config, console=Console(quiet=True))
+    (records,) = load_system_records(config, load_selection(config))
+    (bank,) = {record.bank for record in records.builds()[-1:]}
+    before = {records.run.system.answer_key(question, bank) for question in records.selection.questions}
+    assert (set(records.answer_keys().values()) == before) == is_kept

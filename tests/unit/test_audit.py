@@ -46,6 +46,12 @@ def test_the_version_of_the_data_names_the_audit_and_changes_with_it(tmp_path):
     assert one.version.endswith(DATASET.sha256[:8])
 
 
+def test_evidence_of_which_no_turn_is_known_is_refused(tmp_path):
+    wrong = write(tmp_path / "errors.json", entry(2, "WRONG_CITATION", ["D99:1"]))
+    with pytest.raises(DatasetError, match="names no turn of"):
+        apply_audit(DATASET, wrong)
+
+
 @pytest.mark.parametrize(
     ("changed", "complaint"),
     [

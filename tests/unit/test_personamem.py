@@ -85,6 +85,8 @@ def test_no_judge_is_asked():
     assert EvaluateConfig(dataset="personamem", model="openai/m").judge is None
     with pytest.raises(ConfigError, match="multiple choice"):
         EvaluateConfig(dataset="personamem", model="openai/m", mode="judge")
+    with pytest.raises(ConfigError, match="leave --judge-model out"):
+        EvaluateConfig(dataset="personamem", model="openai/m", judge_model="openai/j")
 
 
 def test_choices_are_scored_without_a_judge_and_signed_as_accuracy(tmp_path):

@@ -56,6 +56,15 @@ def test_rankings_without_answers_have_recall_and_no_score(tmp_path):
     assert found["diagnosis"]["all"]["wrong"] == 0
 
 
+def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):
+    timed, untimed = ({"question_id": q.question_id, "answer": "x"} for q in QUESTIONS[:2])
+    found = json.loads(
+        (score(tmp_path, [{**timed, "seconds": 3.0}, untimed])[1] / "results.json").read_text()
+    )
+    assert found["systems"]["mem0"]["latency"]["seconds"]["question"] == {"p50": 3.0, "p95": 3.0}
+    assert found["systems"]["mem0"]["seconds"] == 3.0
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [

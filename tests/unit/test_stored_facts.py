@@ -112,6 +112,8 @@ def test_a_deletion_of_what_is_still_true_is_wrong():
         ("{text}", True),
         ("It is known that {text}", True),
         ("It is no longer true that {text}", False),
+        ("It isn't so that {text}", False),
+        ("It stopped: {text}", False),
     ],
 )
 def test_a_memory_states_a_fact_in_other_words_but_not_its_denial(text, is_stated):
@@ -133,6 +135,15 @@ def test_without_a_truth_memories_are_compared_with_the_notes_of_the_authors():
     assert (found["reference"], found["changes"]) == ("notes", None)
     assert (found["all"]["precision"]["value"], found["all"]["recall"]["value"]) == (0.5, 0.5)
     assert found["all"]["other"] == 1
+
+
+def test_an_agent_lacks_the_facts_of_a_conversation_in_which_it_wrote_nothing():
+    world, other = WORLDS
+    live = next(fact.text for fact in world.live_facts_after(99) if fact.schema.kind == "semantic")
+    alone = {world.conversation.conversation_id: bank_of(live)}
+    both = {**alone, other.conversation.conversation_id: bank_of()}
+    facts = [measure(banks)["by_agent"]["semantic"]["facts"] for banks in (alone, both)]
+    assert 0 < facts[0] < facts[1]
 
 
 def test_a_system_without_banks_has_no_stored_facts():

@@ -5,6 +5,7 @@ A failed call is counted and never scored: means run over the existing answers, 
 """
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -237,7 +238,7 @@ def summarize_system(
         "repaired_answers": sum(item.record.answer.repaired for item in scored if item.record is not None),
         "calls": total.calls,
         "cost_usd": total.cost_usd,
-        "seconds": sum(record.elapsed_s for record in records),
+        "seconds": sum(record.elapsed_s for record in records if not math.isnan(record.elapsed_s)),
         "latency": {
             "seconds": {
                 "question": latency_percentiles(item.record for item in scored),
@@ -253,9 +254,10 @@ def summarize_system(
 def latency_percentiles(records: Iterable[AnswerRecord | BuildRecord | None]) -> dict[str, float | None]:
     """Return the 50th and 95th percentile of the seconds per item; None where no item has a time.
 
-    An item without a model call may take no time at all, and counts; a missing one does not.
+    An item without a model call may take no time at all, and counts; a missing one does not, nor one of a
+    system from elsewhere that says no time.
     """
-    seconds = [record.elapsed_s for record in records if record is not None]
+    seconds = [r.elapsed_s for r in records if r is not None and not math.isnan(r.elapsed_s)]
     if not any(seconds):
         return {"p50": None, "p95": None}
     return {f"p{share}": float(np.percentile(seconds, share)) for share in (50, 95)}

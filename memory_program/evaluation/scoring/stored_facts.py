@@ -26,7 +26,7 @@ from memory_program.evaluation.scoring.bank_growth import BanksByConversation
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.worlds import Action, World
 
-_NEGATIONS = frozenset(tokenize("anymore longer never stopped cannot")) | {"not", "no"}
+_NEGATIONS = frozenset({"anymore", "cannot", "never", "no", "not", "stopped"})
 _LEAST_COVERAGE, _FURTHER_FACT_COVERAGE, _NOTE_COVERAGE = 0.5, 0.8, 0.4
 _SEARCHED = 10
 _RESAMPLES = 1000
@@ -170,7 +170,7 @@ def measure_stored_facts(
         deletions: what was still true was lost).
     """
     by_name = {world.conversation.conversation_id: world for world in worlds}
-    counted: list[tuple[Counter[str], dict[str, Counter[str]]]] = []
+    found: list[tuple[KnownFacts, list[_Stored]]] = []
     changes = {kind: Counter[str]() for kind in ("update", "delete")}
     is_truth = False
     for conversation in conversations:
@@ -183,23 +183,23 @@ def measure_stored_facts(
             continue
         is_truth = known.is_truth
         matcher = _FactMatcher(known)
-        stored = list(_classify(bank, known, matcher))
-        counted.append(_count(stored, known))
+        found.append((known, list(_classify(bank, known, matcher))))
         for kind, outcome in _follow_changes(bank, conversation, known, matcher):
             changes[kind][outcome] += 1
-    if not counted:
+    if not found:
         return None
-    agents = sorted({agent for _, by_agent in counted for agent in by_agent})
+    agents = sorted({one.agent for _, stored in found for one in stored})
+    counted = [_count(stored, known, agents) for known, stored in found]
     return {
         "reference": "truth" if is_truth else "notes",
         "all": _summarize([of_all for of_all, _ in counted], resampling, "all"),
         "by_agent": {
-            agent: _summarize([found.get(agent, Counter()) for _, found in counted], resampling, agent)
+            agent: _summarize([by_agent[agent] for _, by_agent in counted], resampling, agent)
             for agent in agents
         },
         "changes": {
-            kind: {name: found[name] for name in ("done", "missed", "wrong")}
-            for kind, found in changes.items()
+            kind: {name: outcomes[name] for name in ("done", "missed", "wrong")}
+            for kind, outcomes in changes.items()
         }
         if is_truth
         else None,
@@ -234,13 +234,15 @@ def _classify(bank: MemoryBank, known: KnownFacts, matcher: _FactMatcher) -> Ite
             yield _Stored(agent, "invented" if known.is_truth else "other", ())
 
 
-def _count(stored: Iterable[_Stored], known: KnownFacts) -> tuple[Counter[str], dict[str, Counter[str]]]:
-    """Count the memories and facts of a conversation, of all and by agent."""
+def _count(
+    stored: Iterable[_Stored], known: KnownFacts, agents: Iterable[str]
+) -> tuple[Counter[str], dict[str, Counter[str]]]:
+    """Count the memories and facts of a conversation, of all and by agent, also of one that wrote nothing."""
     kinds = {fact.text: fact.kind for fact in known.facts}
-    of_all, by_agent = Counter[str](), dict[str, Counter[str]]()
+    of_all, by_agent = Counter[str](), {agent: Counter[str]() for agent in agents}
     stated = set[str]()
     for one in stored:
-        for counts in (of_all, by_agent.setdefault(one.agent, Counter())):
+        for counts in (of_all, by_agent[one.agent]):
             counts["memories"] += 1
             counts[one.outcome] += 1
             counts["stale_found"] += one.is_found
@@ -327,4 +329,5 @@ def _interval(values: np.ndarray, clusters: int) -> Json:
 
 
 def _is_negated(text: str) -> bool:
-    return not _NEGATIONS.isdisjoint(word.strip(".,;!").lower() for word in text.split())
+    words = [word.strip(".,;:!").lower().replace("’", "'") for word in text.split()]
+    return any(word in _NEGATIONS or word.endswith("n't") for word in words)

@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from locomo.types import Conversation, Question
 from memory_program.bank.outcomes import Outcome
+from memory_program.bank.passages import split_passages
 from memory_program.bank.store import BankStore
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, Journals, JudgeRecord, Record
 from memory_program.evaluation.question_selection import Selection
@@ -36,7 +38,7 @@ class ScoredSystem:
     replaced: tuple[Record, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SystemRecords:
     """The records of a system in a folder, for the run ``run`` about ``selection``."""
 
@@ -59,10 +61,27 @@ class SystemRecords:
                 last.bank if last is not None and None not in builds else None
             )
         return {
-            question.question_id: self.run.system.answer_key(question, bank)
+            question.question_id: self._answer_key(question, bank)
             for question in self.selection.questions
             if (bank := banks[question.conversation_id]) is not None
         }
+
+    def _answer_key(self, question: Question, bank: str) -> str:
+        """Return the key of an answer; one from long turns changed when they became passages (0.2.0)."""
+        system = self.run.system
+        reads_turns = system.writer is None or system.settings.get("archive")
+        if reads_turns and question.conversation_id in self._long_talks:
+            bank += "/passages"
+        return system.answer_key(question, bank)
+
+    @cached_property
+    def _long_talks(self) -> frozenset[str]:
+        """The conversations with turns that are searched by passages."""
+        return frozenset(
+            conversation.conversation_id
+            for conversation in self.selection.conversations
+            if any(len(split_passages(turn.text)) > 1 for turn in conversation.turns.values())
+        )
 
     def answers(self) -> list[tuple[Question, AnswerRecord | None]]:
         """List each question with its answer; None if it has none."""
@@ -125,7 +144,7 @@ class SystemRecords:
             found += [record for of_session in builds for record in of_session]
             banks[conversation.conversation_id] = list(dict.fromkeys(record.bank for record in builds[-1]))
         for question in self.selection.questions:
-            keys = [self.run.system.answer_key(question, bank) for bank in banks[question.conversation_id]]
+            keys = [self._answer_key(question, bank) for bank in banks[question.conversation_id]]
             answers = [record for key in keys for record in journals.answers.attempts(key)]
             texts = dict.fromkeys(record.answer.text for record in answers)
             judged: list[str] = []
