@@ -2,8 +2,8 @@
 
 import math
 import os
-import re
 import threading
+from collections import defaultdict
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from memory_program.core.errors import IndexingError, SessionConflictError
 _LINE_WEIGHTS = {0: 4, -1: 2, 1: 1, -2: 1, 2: 1}
 _DATE_WEIGHT = 2
 _SESSION_WEIGHT = 0.3
+_WHOLE_TURN_WEIGHT = 0.5
 _SPEAKER_BONUS = 0.2
 _QUESTION_PENALTY = 0.2
 
@@ -34,11 +35,6 @@ QUESTION_WORDS = frozenset(
     )
 )
 """Words that questions are made of, but not about; they are left out of a query."""
-
-
-_POLITE_REQUEST = re.compile(r"\b(?:can|could|would|will) you\b")
-_FIRST_PERSON = re.compile(r"\b(?:i|me|my|mine|myself)\b")
-_SECOND_PERSON = re.compile(r"\b(?:you|your|yours|remind)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +59,14 @@ class Archive:
     document of a passage counts the stems of its own line, with the caption and the search words of its
     image, four times; those of the passage before twice; those of the one after, of the second before and of
     the second after once; those of the session's date twice. Let ``b`` be the BM25 score of a passage's
-    document and ``B`` that of its whole session, each divided by the best one for this query. The passage's
-    score is
+    document and ``B`` that of its whole session, each divided by the best one for this query. In an archive
+    with long turns, ``b`` is the mean of the passage's score and of its whole turn's. The passage's score is
 
         ``b + 0.3 B + 0.2 [only its speaker is named in the query] - 0.2 [it ends with a question mark]``
 
-    since an answer is usually stated, not asked, and mostly by the person whom the question names. Where a
-    user talks to an assistant, "I" and "my" in a query name the user. A turn has the score of its best
-    passage. All weights were chosen by evidence recall on LoCoMo's train split alone.
+    since an answer is usually stated, not asked, and mostly by the person whom the question names. A turn has
+    the score of its best passage. All weights were chosen by evidence recall on LoCoMo's train split alone,
+    but for the mean, which LoCoMo does not have.
 
     The first search after a change builds the index, so an archive that is never searched costs nothing. Any
     thread may search.
@@ -143,9 +139,12 @@ class Archive:
         content = tokenize(query, QUESTION_WORDS) or tokenize(query)
         scores = index.documents.scores(content)
         found = np.flatnonzero(scores)
+        if index.turns is not None:
+            whole = index.turns.scores(content)[index.turn_at]
+            scores = (1 - _WHOLE_TURN_WEIGHT) * scores + _WHOLE_TURN_WEIGHT * whole
         scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
         scores -= _QUESTION_PENALTY * index.is_question
-        named = find_named(query, self._speakers) or _find_addressed(query, self._speakers)
+        named = find_named(query, self._speakers)
         if len(named) == 1:
             scores += _SPEAKER_BONUS * (index.speakers == named[0])
         best: dict[int, ScoredTurn] = {}
@@ -194,6 +193,7 @@ class _ArchiveIndex:
         """Index sessions; ``known`` is an index of the first of them, whose text is not split again."""
         self.session_count = len(sessions)
         self.passages = [] if known is None else list(known.passages)
+        self._turn_stems = [] if known is None else list(known._turn_stems)
         self._session_stems = [] if known is None else list(known._session_stems)
         first_session = 0 if known is None else known.session_count
         first_turn = sum(len(session.turns) for session in sessions[:first_session])
@@ -208,20 +208,35 @@ class _ArchiveIndex:
             lines = [_passage_stems(turn, parts, part) for _, turn, parts, part in said]
             date = tokenize(format_day(session.date_time.date()))
             date = [stem for stem in date if len(stem) > 1]  # "room 7" is not about the 7th of a month
-            for place, (turn_place, turn, parts, part) in enumerate(said):
-                document = date * _DATE_WEIGHT
-                for offset, weight in _LINE_WEIGHTS.items():
-                    if 0 <= place + offset < len(lines):
-                        document += lines[place + offset] * weight
+            documents = _documents(lines, date)
+            for document, (turn_place, turn, parts, part) in zip(documents, said, strict=True):
                 text = parts[part] if len(parts) > 1 else None
                 self.passages.append(_Passage(session_place, turn_place, text, turn, document))
             self._session_stems.append([*chain(*lines), *date])
+            whole = defaultdict[int, list[str]](list)
+            for line, (turn_place, *_) in zip(lines, said, strict=True):
+                whole[turn_place] += line
+            self._turn_stems += _documents(list(whole.values()), date)
         self.documents = _BM25([passage.stems for passage in self.passages])
         self.sessions = _BM25(self._session_stems)
+        self.turns = _BM25(self._turn_stems) if len(self._turn_stems) < len(self.passages) else None
+        self.turn_at = np.array([passage.turn_place for passage in self.passages], dtype=np.intp)
         self.session_at = np.array([passage.session_place for passage in self.passages], dtype=np.intp)
         self.speakers = np.array([passage.turn.speaker for passage in self.passages], dtype=object)
         texts = [passage.part or passage.turn.text for passage in self.passages]
         self.is_question = np.array([text.rstrip().endswith("?") for text in texts], dtype=np.bool_)
+
+
+def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:
+    """Make the document of each line of a session: its stems, those of its neighbours and of the date."""
+    documents: list[list[str]] = []
+    for place in range(len(lines)):
+        document = date * _DATE_WEIGHT
+        for offset, weight in _LINE_WEIGHTS.items():
+            if 0 <= place + offset < len(lines):
+                document += lines[place + offset] * weight
+        documents.append(document)
+    return documents
 
 
 def _passage_stems(turn: Turn, parts: Sequence[str], place: int) -> list[str]:
@@ -229,13 +244,6 @@ def _passage_stems(turn: Turn, parts: Sequence[str], place: int) -> list[str]:
     if place < len(parts) - 1:
         return tokenize(f"{turn.speaker}: {parts[place]}")
     return tokenize(f"{replace(turn, text=parts[place]).line} {turn.image_query or ''}")
-
-
-def _find_addressed(query: str, speakers: Sequence[str]) -> list[str]:
-    """Name the user where one talks to an assistant, and the query speaks of "me" without any "you"."""
-    words = _POLITE_REQUEST.sub("", query.lower())
-    is_own = _FIRST_PERSON.search(words) is not None and _SECOND_PERSON.search(words) is None
-    return ["user"] if is_own and {"user", "assistant"} <= set(speakers) else []
 
 
 class _BM25:

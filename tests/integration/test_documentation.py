@@ -18,6 +18,7 @@ from memory_program.bank.__main__ import main as bank_command
 from memory_program.cli import train_mode_config
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.score_config import ScoreConfig
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.command_line import parse_flags, parse_mode
 from memory_program.forget.__main__ import main as forget_command
@@ -95,6 +96,8 @@ def _check(command, capsys):
                 ["train", "evaluate", "trajectories", "synthesize", "sft", "export"], "train", arguments
             )
             parse_flags(train_mode_config(mode, arguments), arguments)
+        case "memory-program score":
+            parse_flags(ScoreConfig, arguments)
         case "memory-program serve":
             parse_flags(ServeConfig, arguments)
         case "memory-program token":

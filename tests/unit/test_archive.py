@@ -118,19 +118,6 @@ def test_passages_keep_every_word_and_are_short(text):
     assert max(len(tokenize(passage)) for passage in passages) <= 600
 
 
-@pytest.mark.parametrize(
-    ("query", "first"),
-    [
-        ("Which degree did I get?", "D2:1"),
-        ("Can you name my degree?", "D2:1"),
-        ("Which degree did you tell me about?", "D1:1"),
-    ],
-)
-def test_the_first_person_of_a_query_names_the_user_of_an_assistant(query, first):
-    archive = archive_of(session(1, "assistant: A degree."), session(2, "user: A degree."))
-    assert ids(archive, query)[0] == first
-
-
 _BILINGUAL = {
     "D1:1": "Ana: I adopted an orange cat in Oslo.",
     "D2:1": "小林: 我上个月在上海买了一辆自行车。",
