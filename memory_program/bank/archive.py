@@ -235,7 +235,8 @@ def _find_addressed(query: str, speakers: Sequence[str]) -> list[str]:
     """Name the user where one talks to an assistant, and the query speaks of "me" without any "you"."""
     words = _POLITE_REQUEST.sub("", query.lower())
     is_own = _FIRST_PERSON.search(words) is not None and _SECOND_PERSON.search(words) is None
-    return ["user"] if is_own and {"user", "assistant"} <= set(speakers) else []
+    is_chat = {"user", "assistant"} <= {speaker.casefold() for speaker in speakers}
+    return [one for one in speakers if one.casefold() == "user"] if is_own and is_chat else []
 
 
 class _BM25:

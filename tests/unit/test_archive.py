@@ -122,6 +122,8 @@ def test_passages_keep_every_word_and_are_short(text):
 def test_the_first_person_of_a_query_names_the_user_of_an_assistant(query, first):
     archive = archive_of(session(1, "assistant: A degree."), session(2, "user: A degree."))
     assert ids(archive, query)[0] == first
+    chat = archive_of(session(1, "Assistant: A degree."), session(2, "User: A degree."))  # as servers write
+    assert ids(chat, query)[0] == first
 
 
 _BILINGUAL = {
