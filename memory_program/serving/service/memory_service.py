@@ -188,7 +188,7 @@ class MemoryService:
                 FoundMemory(
                     hit.turn.turn_id,
                     None,
-                    hit.turn.line,
+                    hit.excerpt.line,
                     hit.session.date_time.date(),
                     (hit.turn.turn_id,),
                     hit.score,
