@@ -427,8 +427,9 @@ def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, mod
     config = ServeConfig(
         db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="openai/test", api_base=model.url, host="0.0.0.0"
     )
-    with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none"):
+    with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none") as refused:
         serve_memory(config)
+    assert f"token create --db-url {config.db_url}" in str(refused.value)
     with pytest.raises(ConfigError, match="no model is named"):
         ServeConfig(writer_model="openai/test")
 
