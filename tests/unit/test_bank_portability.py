@@ -364,6 +364,38 @@ def test_a_conversation_of_another_program_waits_for_the_writer_once(db, tmp_pat
     assert session.turns[0].speaker in ("User", "Ana")
 
 
+def thread(*texts, timed=True):
+    times = [(BEGAN + timedelta(minutes=30 * n)).isoformat() if timed else None for n in range(len(texts))]
+    said = zip(texts, times, strict=True)
+    return {"messages": [{"role": "user", "content": text, "created_at": time} for text, time in said]}
+
+
+def test_a_chat_that_went_on_is_imported_from_where_it_ended(db, tmp_path, capsys):
+    for texts, added in (("ab", 2), ("abcd", 2), ("abcde", 1), ("abcde", 0), ("abX", 1), ("ab", 0)):
+        assert import_(db, tmp_path, thread(*texts)) == 0
+        assert f"turns: {added}  imported before: {len(texts) - added}" in capsys.readouterr().out
+    with BankStore(db) as store:
+        waiting = TurnBuffer(store.database, SessionRule()).sessions("new")
+    assert [turn.text for session in waiting for turn in session.turns] == [*"abcdeX"]
+
+
+def test_a_chat_without_times_is_imported_once(db, tmp_path, capsys):
+    for texts, added in (("ab", 2), ("ab", 0), ("abc", 1), ("abc", 0), ("ac", 2)):
+        assert import_(db, tmp_path, thread(*texts, timed=False)) == 0
+        assert f"turns: {added}  imported before: {len(texts) - added}" in capsys.readouterr().out
+
+
+def test_a_profile_that_an_agent_reworded_is_not_imported_again(db, tmp_path):
+    document = {"core_memory": BLOCKS, "messages": []}
+    assert import_(db, tmp_path, document) == 0
+    with BankStore(db) as store:
+        space = store.load("new")
+        space.bank.edit_core("Ana works as a nurse.", BY)
+        store.save(space)
+    assert import_(db, tmp_path, document) == 0
+    assert bank(db, "new").core == "Ana works as a nurse."
+
+
 def test_blocks_of_a_letta_agent_become_the_profile(db, tmp_path, capsys):
     for _ in range(2):
         assert import_(db, tmp_path, {"agents": [], "blocks": BLOCKS}, "ana") == 0
