@@ -222,7 +222,7 @@ class _GptAuthor(BaseModel):
 
 class _GptContent(BaseModel):
     content_type: str = "text"
-    parts: list[Any] = []  # Any: texts, and references to images
+    parts: list[Any] = []  # Any: texts, voices with their text, and references to images
 
 
 class _GptMessage(BaseModel):
@@ -274,14 +274,18 @@ class _ClaudeTalk(BaseModel):
 
 
 def _read_chatgpt(document: object) -> ForeignExport:
-    talks = list[list[SpokenTurn]]()
+    talks, without_text = list[list[SpokenTurn]](), 0
     for talk in _validate(list[_GptTalk], document):
         turns = list[SpokenTurn]()
         for one in talk.spoken():
-            text = "\n".join(part for part in one.content.parts if isinstance(part, str))
+            parts = [{"text": part} if isinstance(part, str) else part for part in one.content.parts]
+            text = _join_text(part for part in parts if isinstance(part, dict))  # a voice is a dict with text
+            if one.author.role in _SPEAKERS and not text.strip():
+                without_text += any(not isinstance(part, str) for part in one.content.parts)
             turns += _say(turns, one.author.role, text, one.create_time or talk.create_time)
         talks.append(turns)
-    return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk])
+    left_out = {"messages without text": without_text}
+    return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk], left_out=left_out)
 
 
 def _read_claude(document: object) -> ForeignExport:

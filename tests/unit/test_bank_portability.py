@@ -385,6 +385,18 @@ def test_a_chat_without_times_is_imported_once(db, tmp_path, capsys):
         assert f"turns: {added}  imported before: {len(texts) - added}" in capsys.readouterr().out
 
 
+def test_a_voice_message_of_chatgpt_is_read_and_one_without_text_is_counted(db, tmp_path, capsys):
+    voice, sound = {"content_type": "audio_transcription", "text": "I have a dog."}, {"asset_pointer": "x"}
+    nodes = {"a": gpt_node(None, "user", "", 1), "b": gpt_node("a", "user", "", 2)}
+    for node, parts in zip(nodes.values(), ([voice, sound], [sound]), strict=True):
+        node["message"]["content"] = {"content_type": "multimodal_text", "parts": parts}
+    assert import_(db, tmp_path, [{"mapping": nodes, "current_node": "b"}]) == 0
+    assert "turns: 1  imported before: 0  left out: 1 messages without text\n" in capsys.readouterr().out
+    with BankStore(db) as store:
+        (session,) = TurnBuffer(store.database, SessionRule()).sessions("new")
+    assert [turn.text for turn in session.turns] == ["I have a dog."]
+
+
 def test_a_profile_that_an_agent_reworded_is_not_imported_again(db, tmp_path):
     document = {"core_memory": BLOCKS, "messages": []}
     assert import_(db, tmp_path, document) == 0
