@@ -77,7 +77,7 @@ def test_an_export_can_be_read_by_a_person(db):
     assert bank_to_markdown(bank(db)).splitlines() == [
         "# Memories of ana",
         "",
-        "<!-- memory-program bank, version 3, namespace ana -->",
+        "<!-- memory-program bank, version 3, state a00a40bd70a79ad6, namespace ana -->",
         "",
         "## Profile",
         "",
@@ -192,6 +192,19 @@ def test_an_edit_of_what_changed_since_the_export_is_refused_and_others_are_kept
     assert {"Ana adopted Max.", "Hi.", "Ana lives in Rome."} <= {m.text for m in bank(db).live()}
 
 
+def test_a_file_of_another_history_is_refused_whole(db, edit, tmp_path, capsys):
+    assert edit()[0] == 0  # the export of version 3
+    with BankStore(db) as store:
+        store.rewind("ana", 2)
+        space = store.load("ana")
+        for city in ("Rome", "Bonn"):
+            space.bank.create([Draft(f"Ana moved to {city}.", MemoryKind.SEMANTIC)], BY)
+        store.save(space)
+    assert main(["import", "--db", db, "--file", str(tmp_path / "ana.md")]) == 1
+    assert "of another history: version 3 of 'ana' has other content" in capsys.readouterr().err
+    assert bank(db).version == 4
+
+
 def test_a_file_becomes_a_new_bank_and_no_other_one(db, edit):
     assert edit(namespace="copy")[0] == 0
     new, old = bank(db, "copy"), bank(db)
@@ -231,7 +244,7 @@ def test_any_bank_is_written_and_read_back_unchanged(memories, core, namespace):
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text):
-    head = "<!-- memory-program bank, version 0, namespace a -->\n## Profile\n"
+    head = "<!-- memory-program bank, version 0, state 0123456789abcdef, namespace a -->\n## Profile\n"
     with suppress(StoreError):
         found = bank_from_markdown(f"{head}## Episodic\n## Semantic\n## Procedural\n{text}")
         apply_markdown(MemoryBank("a"), found, BY)
