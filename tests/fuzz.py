@@ -169,10 +169,16 @@ def exports(content: bytes) -> None:
         return
 
 
+def _one_memory() -> MemoryBank:
+    bank = MemoryBank("a")
+    draft = Draft("Mara lives in Oslo.", MemoryKind.SEMANTIC, None, ("D1:1",))
+    bank.create([draft], Provenance("fuzz"))
+    return bank
+
+
 def markdown(content: bytes) -> None:
     """An edited file is applied to its bank, or refused as a whole."""
-    bank, by = MemoryBank("a"), Provenance("fuzz")
-    bank.create([Draft("Mara lives in Oslo.", MemoryKind.SEMANTIC, None, ("D1:1",))], by)
+    bank, by = _one_memory(), Provenance("fuzz")
     try:
         apply_markdown(bank, bank_from_markdown(content.decode(errors="replace")), by)
     except (StoreError, MemoryOperationError):
@@ -223,8 +229,7 @@ def seeds(name: str) -> list[str]:
         "datasets": [json.dumps([{"sample_id": "a", "conversation": talk, "qa": asked}])],
         "exports": [json.dumps(export)],
         "markdown": [
-            "<!-- memory-program bank, version 1, namespace a -->\n## Profile\n## Episodic\n## Semantic\n"
-            "- Mara lives in Oslo. <!-- m1 from D1:1 -->\n- [2023-05-08] New.\n## Procedural\n"
+            bank_to_markdown(_one_memory()).replace("## Procedural", "- [2023-05-08] New.\n## Procedural")
         ],
         "foreign": [
             '[{"mapping": {"a": {"message": {"author": {"role": "user"}, "content": {"parts": ["Hi"]}}}}}]',

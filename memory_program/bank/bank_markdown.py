@@ -7,12 +7,13 @@ and its sources. A line without a comment is a new memory, a line that is gone d
 import re
 from dataclasses import dataclass, field
 from datetime import date
+from hashlib import sha256
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Provenance
 from memory_program.core.errors import StoreError
 
-_MARK = re.compile(r"<!-- memory-program bank, version (\d{1,18}), namespace (.+) -->")
+_MARK = re.compile(r"<!-- memory-program bank, version (\d{1,18}), state ([0-9a-f]{16}), namespace (.+) -->")
 _COMMENT = re.compile(r"\s*(?<!\\)<!--\s*(m[1-9][0-9]{0,17})\s*(?:from (.*?))?\s*-->$")
 _ITEM = re.compile(r"[-*] +(?:\[(\d{4}-\d{2}-\d{2})\] +)?(.*)")
 _ESCAPED = re.compile(r"\\(?:([\\<\[#])|x([0-9a-f]{1,6});)|(<br>)")
@@ -32,22 +33,35 @@ class _Line:
 
 @dataclass(slots=True)
 class MarkdownBank:
-    """The content of a file: the bank and the version that it was exported from, and its memories."""
+    """The content of a file: the bank, the version and the state that it is from, and its memories.
+
+    ``state`` is a hash of what was exported: an undo gives a version again to another state.
+    """
 
     namespace: str
     version: int
+    state: str
     core: str = ""
     lines: list[_Line] = field(default_factory=list[_Line])
 
 
 def bank_to_markdown(bank: MemoryBank) -> str:
     """Write the live memories of a bank; ``bank_from_markdown`` reads them back."""
-    mark = f"<!-- memory-program bank, version {bank.version}, namespace {_escape(bank.namespace)} -->"
-    parts = [f"# Memories of {_escape(bank.namespace)}", "", mark, "", f"## {_PROFILE}", ""]
+    body, name = _write_state(bank), _escape(bank.namespace)
+    mark = f"<!-- memory-program bank, version {bank.version}, state {_hash(body)}, namespace {name} -->"
+    return f"# Memories of {name}\n\n{mark}\n\n{body}"
+
+
+def _write_state(bank: MemoryBank) -> str:
+    parts = [f"## {_PROFILE}", ""]
     parts += [_escape(line) for line in bank.core.strip("\n").split("\n")] if bank.core else []
     for heading, kind in _HEADINGS.items():
         parts += ["", heading, "", *map(_write_memory, bank.live(kind))]
     return "\n".join(parts) + "\n"
+
+
+def _hash(body: str) -> str:
+    return sha256(body.encode()).hexdigest()[:16]
 
 
 def bank_from_markdown(text: str) -> MarkdownBank:
@@ -60,10 +74,10 @@ def bank_from_markdown(text: str) -> MarkdownBank:
     marks = [match for line in lines if (match := _MARK.fullmatch(line))]
     if len(marks) != 1:
         raise StoreError(
-            "the file has no single line '<!-- memory-program bank, version N, namespace NAME -->': keep "
-            "that line of the export"
+            "the file has no single line '<!-- memory-program bank, version N, state HASH, namespace NAME "
+            "-->': keep that line of the export, or export the bank again"
         )
-    found = MarkdownBank(_unescape(marks[0][2]), int(marks[0][1]))
+    found = MarkdownBank(_unescape(marks[0][3]), int(marks[0][1]), marks[0][2])
     section: MemoryKind | str | None = None
     seen, profile = set[str](), list[str]()
     for number, line in enumerate(lines, start=1):
@@ -119,6 +133,11 @@ def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None
             "it was undone since, so export it again"
         )
     exported = bank.at(edited.version)
+    if _hash(_write_state(exported)) != edited.state:
+        raise StoreError(
+            f"the file is of another history: version {edited.version} of {bank.namespace!r} has other "
+            "content than the export, by an undo or since the database is another one: export it again"
+        )
     kept = {line.memory_id for line in edited.lines}
     new = list[Draft]()
     for line in edited.lines:

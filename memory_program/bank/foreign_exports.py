@@ -6,14 +6,16 @@ fields are those that the systems' documentation named in November 2026. Others 
 """
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, TypeVar, cast
 from uuid import uuid4
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from locomo.types import Session
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
@@ -70,7 +72,7 @@ def read_foreign_export(document: object) -> ForeignExport:
 def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) -> ImportCounts:
     """Add memories to a bank, and conversations to the turns that wait to be written.
 
-    What was imported before is not added again.
+    What was imported before is not added again; of a conversation that went on, the later turns are added.
 
     Raises:
         StoreError: the database fails, or somebody saved the namespace meanwhile.
@@ -83,12 +85,16 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
     drafts = [draft for draft in found.drafts if not known.issuperset(draft.sources)]
     if drafts:
         space.bank.create(drafts, by)
-    if found.profile and found.profile not in space.bank.core:
+    cores = (operation.core or "" for operation in space.bank.operations())
+    if found.profile and not any(found.profile in core for core in cores):  # an agent may have reworded it
         space.bank.edit_core("\n".join(filter(None, [space.bank.core, found.profile])), by)
     buffer = TurnBuffer(store.database, SessionRule(), most_waiting=10**9)
     told = [one.session for one in space.sessions.values()] + buffer.sessions(namespace)
-    begun = {(session.date_time, session.turns[0].text) for session in told if session.turns}
-    talks = [talk for talk in found.talks if (talk[0].time, talk[0].text) not in begun]
+    begun = dict[str, list[Session]]()
+    for session in told:
+        if session.turns:
+            begun.setdefault(session.turns[0].text, []).append(session)
+    talks = [rest for talk in found.talks if (rest := talk[_count_known(talk, begun) :])]
     if space.bank.version > space.saved.version:
         store.save(space)
     for talk in sorted(talks, key=lambda talk: talk[0].time):
@@ -96,6 +102,28 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
         buffer.add(namespace, talk, ends=True)
     skipped = len(found.drafts) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
     return ImportCounts(len(drafts), sum(map(len, talks)), skipped)
+
+
+def _count_known(talk: Sequence[SpokenTurn], begun: Mapping[str, Sequence[Session]]) -> int:
+    """Count the turns at the start of a talk that are in sessions, which are given by their first text.
+
+    A session begins with a turn of the same time and text. A turn whose time is the clock's has another time
+    at each import: there all texts of the session must be those of the talk.
+    """
+    first_timed = next((place for place, turn in enumerate(talk) if turn.has_own_time), len(talk))
+    known = 0
+    while known < len(talk):
+        longest, rest = 0, talk[known:]
+        for session in begun.get(rest[0].text, ()):
+            pairs = zip(session.turns, rest, strict=False)
+            same = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
+            is_whole = same == min(len(session.turns), len(rest))
+            if session.date_time == rest[0].time if known >= first_timed else is_whole:
+                longest = max(longest, same)
+        if not longest:
+            break
+        known += longest
+    return known
 
 
 # -- memories ----------------------------------------------------------------------------------------
@@ -194,7 +222,7 @@ class _GptAuthor(BaseModel):
 
 class _GptContent(BaseModel):
     content_type: str = "text"
-    parts: list[Any] = []  # Any: texts, and references to images
+    parts: list[Any] = []  # Any: texts, voices with their text, and references to images
 
 
 class _GptMessage(BaseModel):
@@ -246,14 +274,18 @@ class _ClaudeTalk(BaseModel):
 
 
 def _read_chatgpt(document: object) -> ForeignExport:
-    talks = list[list[SpokenTurn]]()
+    talks, without_text = list[list[SpokenTurn]](), 0
     for talk in _validate(list[_GptTalk], document):
         turns = list[SpokenTurn]()
         for one in talk.spoken():
-            text = "\n".join(part for part in one.content.parts if isinstance(part, str))
+            parts = [{"text": part} if isinstance(part, str) else part for part in one.content.parts]
+            text = _join_text(part for part in parts if isinstance(part, dict))  # a voice is a dict with text
+            if one.author.role in _SPEAKERS and not text.strip():
+                without_text += any(not isinstance(part, str) for part in one.content.parts)
             turns += _say(turns, one.author.role, text, one.create_time or talk.create_time)
         talks.append(turns)
-    return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk])
+    left_out = {"messages without text": without_text}
+    return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk], left_out=left_out)
 
 
 def _read_claude(document: object) -> ForeignExport:

@@ -7,7 +7,7 @@ and PostgreSQL's archived logs keep their copies.
 
 import json
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -66,10 +66,13 @@ def namespace_conversation_id(namespace: str) -> str:
     return namespace[settings.end() :] if settings is not None else namespace
 
 
-def forget_namespace(url: str, namespace: str) -> DeletedRows:
+def forget_namespace(
+    url: str, namespace: str, on_deleted: Callable[[DeletedRows], object] | None = None
+) -> DeletedRows:
     """Erase a namespace from a database, including retracted rows and the bytes of deleted ones.
 
-    It is safe to repeat: a second call finds no rows, and clears free pages once more.
+    It is safe to repeat: a second call finds no rows, and clears free pages once more. ``on_deleted`` is
+    called once the rows are gone, whatever becomes of the bytes.
 
     Raises:
         StoreError: there is no such database, or it is in use; the message says what was done so far.
@@ -83,8 +86,11 @@ def forget_namespace(url: str, namespace: str) -> DeletedRows:
                 table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount
                 for table in [*tables, NAMESPACES]
             }
+        deleted = DeletedRows(found)
+        if on_deleted is not None:
+            on_deleted(deleted)
         database.vacuum([table.name for table in NAMESPACES.metadata.tables.values()])
-        return DeletedRows(found)
+        return deleted
     finally:
         database.close()
 

@@ -3,6 +3,8 @@
 import json
 import logging
 import signal
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 
 import httpx
@@ -396,13 +398,38 @@ def test_the_log_names_the_label_of_the_token_that_deleted_and_never_the_token(
     assert token not in caplog.text
 
 
+def test_the_log_has_each_deletion_once_also_if_an_erasure_ends_in_an_error(
+    tmp_path, model, caplog, monkeypatch
+):
+    monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+    caplog.set_level(logging.INFO)
+    file = tmp_path / "b.sqlite"
+    with (
+        served(f"sqlite:///{file}", model.url) as (address, _),
+        httpx.Client(base_url=address, params={"namespace": "ana"}, timeout=60) as client,
+        closing(sqlite3.connect(file, isolation_level=None)) as reader,
+    ):
+        ok(client.post(f"{API}/messages", params={"wait": "true"}, json={"messages": [PIP]}))
+        for route, body in (("forget", {"memory_ids": ["m1"]}), ("undo", {})):
+            for _ in range(2):
+                ok(client.post(f"{API}/{route}", json=body, headers={"Idempotency-Key": route}))
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM memory_operations").fetchone()
+        assert client.delete(f"{API}/namespace").status_code == 503
+        reader.execute("ROLLBACK")
+    lines = [json.loads(one) for one in caplog.messages if one.startswith("{")]
+    found = [line["event"] for line in lines if "label" in line]
+    assert found == ["forget", "undo", "erase"]
+
+
 def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, model, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     config = ServeConfig(
         db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="openai/test", api_base=model.url, host="0.0.0.0"
     )
-    with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none"):
+    with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none") as refused:
         serve_memory(config)
+    assert f"token create --db-url {config.db_url}" in str(refused.value)
     with pytest.raises(ConfigError, match="no model is named"):
         ServeConfig(writer_model="openai/test")
 

@@ -138,6 +138,16 @@ def test_unwritten_turns_leave_half_of_the_budget_to_memories(url, model):
         assert "part 2:" not in shown.excerpts
 
 
+def test_of_a_long_unwritten_turn_the_passage_about_a_question_is_shown(url, model):
+    filler = "Many people like to walk in the hills when the weather is fine. " * 30
+    with running(url, model.url, SessionRule(max_chars=10**9)) as service:
+        service.add("ana", [said(f"{filler}The Bistro Verde serves gnocchi. {filler}")])
+        (hit,) = service.search("ana", "gnocchi bistro")
+        for shown in (hit.text, service.context("ana", "Which bistro serves gnocchi?").excerpts):
+            assert "Verde" in shown
+            assert len(shown) < 1000
+
+
 def test_sessions_of_a_namespace_are_written_in_order_and_namespaces_in_parallel(url):
     with ModelServer(latency_s=0.3) as slow, running(url, slow.url, SessionRule(max_turns=1)) as service:
         names = ["ana", "tom"]

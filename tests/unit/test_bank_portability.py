@@ -77,7 +77,7 @@ def test_an_export_can_be_read_by_a_person(db):
     assert bank_to_markdown(bank(db)).splitlines() == [
         "# Memories of ana",
         "",
-        "<!-- memory-program bank, version 3, namespace ana -->",
+        "<!-- memory-program bank, version 3, state a00a40bd70a79ad6, namespace ana -->",
         "",
         "## Profile",
         "",
@@ -192,6 +192,19 @@ def test_an_edit_of_what_changed_since_the_export_is_refused_and_others_are_kept
     assert {"Ana adopted Max.", "Hi.", "Ana lives in Rome."} <= {m.text for m in bank(db).live()}
 
 
+def test_a_file_of_another_history_is_refused_whole(db, edit, tmp_path, capsys):
+    assert edit()[0] == 0  # the export of version 3
+    with BankStore(db) as store:
+        store.rewind("ana", 2)
+        space = store.load("ana")
+        for city in ("Rome", "Bonn"):
+            space.bank.create([Draft(f"Ana moved to {city}.", MemoryKind.SEMANTIC)], BY)
+        store.save(space)
+    assert main(["import", "--db", db, "--file", str(tmp_path / "ana.md")]) == 1
+    assert "of another history: version 3 of 'ana' has other content" in capsys.readouterr().err
+    assert bank(db).version == 4
+
+
 def test_a_file_becomes_a_new_bank_and_no_other_one(db, edit):
     assert edit(namespace="copy")[0] == 0
     new, old = bank(db, "copy"), bank(db)
@@ -231,7 +244,7 @@ def test_any_bank_is_written_and_read_back_unchanged(memories, core, namespace):
 
 @given(st.text())
 def test_any_text_is_read_or_refused(text):
-    head = "<!-- memory-program bank, version 0, namespace a -->\n## Profile\n"
+    head = "<!-- memory-program bank, version 0, state 0123456789abcdef, namespace a -->\n## Profile\n"
     with suppress(StoreError):
         found = bank_from_markdown(f"{head}## Episodic\n## Semantic\n## Procedural\n{text}")
         apply_markdown(MemoryBank("a"), found, BY)
@@ -362,6 +375,50 @@ def test_a_conversation_of_another_program_waits_for_the_writer_once(db, tmp_pat
     assert (session.number, [turn.text for turn in session.turns]) == (1, ["I have a dog.", "A fine dog."])
     assert abs(session.date_time - BEGAN) < timedelta(seconds=5)
     assert session.turns[0].speaker in ("User", "Ana")
+
+
+def thread(*texts, timed=True):
+    times = [(BEGAN + timedelta(minutes=30 * n)).isoformat() if timed else None for n in range(len(texts))]
+    said = zip(texts, times, strict=True)
+    return {"messages": [{"role": "user", "content": text, "created_at": time} for text, time in said]}
+
+
+def test_a_chat_that_went_on_is_imported_from_where_it_ended(db, tmp_path, capsys):
+    for texts, added in (("ab", 2), ("abcd", 2), ("abcde", 1), ("abcde", 0), ("abX", 1), ("ab", 0)):
+        assert import_(db, tmp_path, thread(*texts)) == 0
+        assert f"turns: {added}  imported before: {len(texts) - added}" in capsys.readouterr().out
+    with BankStore(db) as store:
+        waiting = TurnBuffer(store.database, SessionRule()).sessions("new")
+    assert [turn.text for session in waiting for turn in session.turns] == [*"abcdeX"]
+
+
+def test_a_chat_without_times_is_imported_once(db, tmp_path, capsys):
+    for texts, added in (("ab", 2), ("ab", 0), ("abc", 1), ("abc", 0), ("ac", 2)):
+        assert import_(db, tmp_path, thread(*texts, timed=False)) == 0
+        assert f"turns: {added}  imported before: {len(texts) - added}" in capsys.readouterr().out
+
+
+def test_a_voice_message_of_chatgpt_is_read_and_one_without_text_is_counted(db, tmp_path, capsys):
+    voice, sound = {"content_type": "audio_transcription", "text": "I have a dog."}, {"asset_pointer": "x"}
+    nodes = {"a": gpt_node(None, "user", "", 1), "b": gpt_node("a", "user", "", 2)}
+    for node, parts in zip(nodes.values(), ([voice, sound], [sound]), strict=True):
+        node["message"]["content"] = {"content_type": "multimodal_text", "parts": parts}
+    assert import_(db, tmp_path, [{"mapping": nodes, "current_node": "b"}]) == 0
+    assert "turns: 1  imported before: 0  left out: 1 messages without text\n" in capsys.readouterr().out
+    with BankStore(db) as store:
+        (session,) = TurnBuffer(store.database, SessionRule()).sessions("new")
+    assert [turn.text for turn in session.turns] == ["I have a dog."]
+
+
+def test_a_profile_that_an_agent_reworded_is_not_imported_again(db, tmp_path):
+    document = {"core_memory": BLOCKS, "messages": []}
+    assert import_(db, tmp_path, document) == 0
+    with BankStore(db) as store:
+        space = store.load("new")
+        space.bank.edit_core("Ana works as a nurse.", BY)
+        store.save(space)
+    assert import_(db, tmp_path, document) == 0
+    assert bank(db, "new").core == "Ana works as a nurse."
 
 
 def test_blocks_of_a_letta_agent_become_the_profile(db, tmp_path, capsys):

@@ -63,6 +63,8 @@ def test_the_systemd_unit_passes_flags_that_exist_and_stays_on_this_machine():
     assert not config.asks_for_tokens
     assert f"/var/lib/{service['StateDirectory']}/" in config.db_url
     assert int(service["TimeoutStopSec"]) > config.doors.grace
+    (hint,) = re.findall(r"token create .*--db-url (\S+)", text)
+    assert hint == config.db_url
 
 
 def test_the_settings_for_verl_name_our_reward_function():

@@ -188,7 +188,7 @@ class MemoryService:
                 FoundMemory(
                     hit.turn.turn_id,
                     None,
-                    hit.turn.line,
+                    hit.excerpt.line,
                     hit.session.date_time.date(),
                     (hit.turn.turn_id,),
                     hit.score,
@@ -328,8 +328,10 @@ class MemoryService:
         _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)
         return done
 
-    def erase(self, namespace: str) -> DeletedRows:
+    def erase(self, namespace: str, on_deleted: Callable[[DeletedRows], object] | None = None) -> DeletedRows:
         """Delete all data of a namespace from the database, with the bytes that deleted rows leave in it.
+
+        ``on_deleted`` is called once the rows are deleted, also if bytes are left.
 
         Raises:
             StoreError: the rows are deleted, and some bytes are left, since the database is being read.
@@ -337,7 +339,7 @@ class MemoryService:
         with self._locks.setdefault(namespace, threading.Lock()):
             with self._spaces_lock:
                 self._spaces.pop(namespace, None)
-            deleted = forget_namespace(self._url, namespace)
+            deleted = forget_namespace(self._url, namespace, on_deleted)
         _logger.info("%s: erased %d rows", namespace, sum(deleted.rows.values()))
         return deleted
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.forgetting import DeletedRows
 from memory_program.bank.memory import Memory, MemoryKind, memory_number, operation_to_json
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
@@ -331,14 +332,16 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
         done = await run_in_threadpool(
             service.forget, namespace, body.memory_ids, reason=body.reason, request=key(body)
         )
-        log_deletion(_sender(request), "forget", namespace, memories=len(done.operations))
+        if not done.is_repeated:
+            log_deletion(_sender(request), "forget", namespace, memories=len(done.operations))
         return change_response(done)
 
     @router.post("/undo")
     async def undo(request: Request, body: UndoRequest, namespace: Writable, key: Key) -> ChangeResponse:
         """Undo the last change (all of one session or request), or every change after a version."""
         done = await run_in_threadpool(service.undo, namespace, body.version, key(body))
-        log_deletion(_sender(request), "undo", namespace, operations=len(done.operations))
+        if not done.is_repeated:
+            log_deletion(_sender(request), "undo", namespace, operations=len(done.operations))
         return change_response(done)
 
 
@@ -365,10 +368,12 @@ def _add_namespace_routes(router: APIRouter, service: MemoryService) -> None:
         """Delete all data of a namespace, which must be named. This cannot be undone."""
         name = _sender(request).choose_namespace(namespace, namespace)
         _sender(request).require_write()
-        deleted = await run_in_threadpool(service.erase, name)
-        rows = sum(deleted.rows.values())
-        log_deletion(_sender(request), "erase", name, rows=rows)
-        return EraseResponse(rows=rows)
+
+        def log(deleted: DeletedRows) -> None:
+            log_deletion(_sender(request), "erase", name, rows=sum(deleted.rows.values()))
+
+        deleted = await run_in_threadpool(service.erase, name, log)
+        return EraseResponse(rows=sum(deleted.rows.values()))
 
 
 def add_problem_handlers(app: FastAPI) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import AsyncGenerator
@@ -186,7 +187,7 @@ def serve_memory(config: ServeConfig) -> None:
     if config.asks_for_tokens and not any(token.revoked_at is None for token in parts.tokens.list()):
         raise ConfigError(
             f"host={config.doors.host!r} asks for tokens, and there is none: make one with "
-            "memory-program token create"
+            f"memory-program token create --db-url {shlex.quote(config.db_url)} --namespaces NAME"
         )
     parts.service.start()
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well

@@ -16,6 +16,7 @@ class UnwrittenContext:
     """Turns that no agent has written yet, under half of the budget, and memories under the rest.
 
     Turns that share words with the queries come first, then the latest; they are shown in their order.
+    Of a long turn that shares words, the passage is shown.
     """
 
     memories: MemoryContext
@@ -29,9 +30,10 @@ class UnwrittenContext:
         archive.add_sessions(self.waiting)
         every = [ScoredTurn(turn, session, 0.0) for session in archive.sessions for turn in session.turns]
         place = {scored.turn.turn_id: number for number, scored in enumerate(every)}
-        found = (hit.turn.turn_id for query in queries for hit in archive.search(query))
-        ranked = dict.fromkeys([*found, *reversed(place)])
-        lines = {name: format_reader_line(every[place[name]]) for name in ranked}
+        hits = [hit for query in queries for hit in archive.search(query)]
+        ranked = dict.fromkeys([*(hit.turn.turn_id for hit in hits), *reversed(place)])
+        best = {hit.turn.turn_id: hit for hit in reversed(hits)}
+        lines = {name: format_reader_line(best.get(name, every[place[name]])) for name in ranked}
         packed = pack_to_budget(list(ranked), self.memories.budget // 2, lines.__getitem__)
         shown = sorted(packed.kept, key=place.__getitem__)
         rest = replace(self.memories, budget=self.memories.budget - packed.tokens).build(space, queries)
