@@ -260,6 +260,8 @@ class _RolloutPhase:
         def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
             with watch.phase("write"):
                 rollouts = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
+                if not number:  # a refill is often one episode, and its session may be too long
+                    _check_not_all_lost(rollouts)
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
             found = self._credit(scored)
@@ -293,11 +295,7 @@ class _RolloutPhase:
             for e in episodes
             for _ in range(self._settings.group_size)
         ]
-        rollouts = run_parallel(tasks, self._settings.concurrency)
-        lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
-        if len(lost) == len(rollouts):
-            raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
-        return rollouts
+        return run_parallel(tasks, self._settings.concurrency)
 
     def _credit(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
         """Compute rewards and advantages within the groups of each episode."""
@@ -320,6 +318,12 @@ class _RolloutPhase:
         tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
         spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]
+
+
+def _check_not_all_lost(rollouts: Sequence[Rollout]) -> None:
+    lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
+    if len(lost) == len(rollouts):
+        raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
 
 
 class _TrainingLoop:

@@ -1,5 +1,6 @@
 """GRPO with real gradients on a tiny model, from rollouts of the whole program."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -193,6 +194,31 @@ def test_groups_without_spread_are_replaced_by_those_of_other_episodes(folder, t
     (entry,) = read_entries(tmp_path, "step")
     assert entry["rollouts"] == 2 * (1 + entry["refilled_episodes"])
     assert 0 < entry["refilled_episodes"] <= 3
+
+
+class FailsAfter(LocalModel):
+    """Fails each sampled call after the first ones."""
+
+    def __init__(self, settings: LocalSettings, calls: int) -> None:
+        super().__init__(settings)
+        self.left = itertools.count(calls, -1)
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        if request.config.temperature and next(self.left) <= 0:
+            raise lm15.ContextLengthError("the session is too long")
+        return super().complete(request)
+
+
+def test_a_training_goes_on_when_every_rollout_of_a_refill_fails(folder, tmp_path):
+    program = student(folder)
+    settings = LocalSettings(source=str(folder), dtype="float32", device="cpu")
+    engine = FailsAfter(settings, 2 * 4)  # the calls of both rollouts of the step's own episode
+    program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
+    refilling = grpo(tmp_path, num_train_steps=1, group_size=2, refill_rounds=1)
+    refilling.compile(program, trainset=TRAIN, valset=VAL)
+    (entry,) = read_entries(tmp_path, "step")
+    assert entry["refilled_episodes"] >= 1
+    assert entry["lost"] == 2 * entry["refilled_episodes"]
 
 
 def test_the_folder_of_another_training_is_refused(folder, trained):
