@@ -169,6 +169,13 @@ def test_a_prompt_that_is_too_long_for_the_server_is_a_context_error(half_taught
 
 def test_stop_strings_and_limits_end_a_reply_as_in_this_process(half_taught, tmp_path):
     program = student(half_taught)
+def test_a_call_that_the_server_could_not_answer_is_tried_again(half_taught, tmp_path):
+    with LoraServer(half_taught, unavailable=1) as server:
+        lm = sampled_elsewhere(half_taught, server, tmp_path).writer.core.lm
+        assert lm("Mara: I moved to Oslo.", max_tokens=5)
+    assert len(server.requests) == 2
+
+
     engine = require_local_engine(program.writer.core.lm)
     asked = lm15.Request(
         model="m",
