@@ -164,6 +164,17 @@ def test_settings_of_memory_speed_and_length_may_change_on_resume(folder, tmp_pa
     assert again.ended_by == "num_train_steps=2 is reached"
 
 
+def test_a_resumed_training_rebuilds_the_memories_that_are_newer_than_its_checkpoint(folder, tmp_path):
+    with pytest.raises(Killed):
+        grpo(tmp_path, killed_at(4), save_every=2).compile(student(folder), trainset=TRAIN, valset=VAL)
+    program = student(folder)
+    engine = Listening(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
+    program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
+    with pytest.raises(Killed):  # the checkpoint of step 2 is in the first window, the kill in the second
+        grpo(tmp_path, killed_at(4), save_every=2).compile(program, trainset=TRAIN, valset=VAL)
+    assert engine.greedy == 4  # the second window's session again, and not that of the first
+
+
 @pytest.mark.parametrize(
     ("limit", "complaint"),
     [
@@ -246,15 +257,17 @@ def test_a_training_resumes_with_the_same_metric_reader_and_program_only(folder,
 
 
 class Listening(LocalModel):
-    """Keeps the seeds of its requests."""
+    """Keeps the seeds of its requests, and counts those without sampling."""
 
     def __init__(self, settings: LocalSettings) -> None:
         super().__init__(settings)
         self.seeds: list[int] = []
+        self.greedy = 0
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         if request.config.temperature:
             self.seeds.append(request.config.seed)
+        self.greedy += not request.config.temperature
         return super().complete(request)
 
 
