@@ -34,14 +34,16 @@ ENDINGS = {Ending.LIMIT: "length", Ending.REPETITION: "repetition"}
 class LoraServer:
     """Serves the model of a folder while it is entered.
 
-    ``refuses_from`` is the number of the first adapter that is refused. ``loaded`` lists the names of all
-    adapters in the order of their loading, ``requests`` the bodies of all completions.
+    ``refuses_from`` is the number of the first adapter that is refused. The next ``unavailable`` completions
+    are answered with HTTP 503. ``loaded`` lists the names of all adapters in the order of their loading,
+    ``requests`` the bodies of all completions.
     """
 
     folder: Path
     dtype: torch.dtype = torch.float32
     context: int = 1024
     refuses_from: int | None = None
+    unavailable: int = 0
     port: int = 0
     loaded: list[str] = field(default_factory=list)
     requests: list[dict[str, Any]] = field(default_factory=list)
@@ -96,6 +98,9 @@ class LoraServer:
     def completions(self, body: dict[str, Any]) -> tuple[int, object]:
         with self._lock:
             self.requests.append(body)
+            if self.unavailable > 0:
+                self.unavailable -= 1
+                return 503, {"error": {"message": "The engine is starting."}}
             asked = (tuple(body["prompt"]), len(self.loaded))
             self._asked[asked] += 1
             seed = zlib.crc32(f"{asked} {self._asked[asked]}".encode())

@@ -8,7 +8,7 @@ made. Prices are LiteLLM's list prices, read from the file in its package: impor
 import json
 import logging
 import re
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from memory_program.core.errors import ConfigError
 from memory_program.models.model_names import runs_here
 
 _logger = logging.getLogger(__name__)
@@ -178,6 +179,26 @@ def list_price(model: str, *, api_base: str | None = None) -> Price | None:
         return prices[model][1]
     listed_provider, price = prices.get(bare_name, ("", None))
     return price if slash and listed_provider == provider else None
+
+
+def check_max_cost(max_cost: float | None, models: Iterable[tuple[str, str | None]]) -> None:
+    """Refuse a limit in dollars for models without a price.
+
+    Args:
+        max_cost: the limit in USD; None is no limit.
+        models: the name of each model that is called, and its ``api_base``.
+
+    Raises:
+        ConfigError: there is a limit, and a model has no known price.
+    """
+    if max_cost is None:
+        return
+    unpriced = sorted({model for model, api_base in models if list_price(model, api_base=api_base) is None})
+    if unpriced:
+        raise ConfigError(
+            f"max_cost={max_cost!r} cannot be enforced: as called here, {', '.join(unpriced)} has no "
+            "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
+        )
 
 
 def estimate_cost(

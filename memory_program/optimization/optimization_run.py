@@ -11,14 +11,14 @@ from rich.console import Console
 from locomo.judge.rubrics import Rubric
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.optimize_config import OptimizeConfig, Target
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.models.factory import check_model
 from memory_program.models.response_formats import RESPONSE_FORMATS
-from memory_program.models.usage import list_price
+from memory_program.models.usage import check_max_cost
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
@@ -119,18 +119,8 @@ def _check_prices(config: OptimizeConfig) -> None:
         (config.proposer, Role.PROMPT) if config.proposes_instructions else (config.model, config.task_role),
         (config.judge, Role.JUDGE),
     }
-    unpriced = sorted(
-        {
-            model
-            for model, role in used
-            if model is not None and list_price(model, api_base=server_address(config, role)) is None
-        }
-    )
-    if config.max_cost is not None and unpriced:
-        raise ConfigError(
-            f"max_cost={config.max_cost!r} cannot be enforced: as called here, {', '.join(unpriced)} has no "
-            "known price; leave --max-cost out and give --max-calls, or choose a model with a list price"
-        )
+    called = [(model, server_address(config, role)) for model, role in used if model is not None]
+    check_max_cost(config.max_cost, called)
 
 
 def _limit_lines(config: OptimizeConfig) -> list[str]:

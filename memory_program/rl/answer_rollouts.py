@@ -243,6 +243,8 @@ class AnswerPhase:
         def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
             with watch.phase("read"):
                 sampled = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
+            if not number:  # a refill is often one episode, which may be lost
+                _check_not_all_lost(sampled)
             found = self._group(sampled)
             rollouts.extend(sampled)
             groups.extend(found)
@@ -264,7 +266,7 @@ class AnswerPhase:
             for question in e.questions
         ]
         settings = self._settings
-        rollouts = sample_answers(
+        return sample_answers(
             self._sampler,
             self._metric,
             asked,
@@ -272,11 +274,6 @@ class AnswerPhase:
             group_size=settings.group_size,
             threads=settings.concurrency,
         )
-        lost = [one.answer.message for one in rollouts if one.answer.outcome is Outcome.ERROR]
-        if len(lost) == len(rollouts):
-            first = lost[0] if lost else "the writer failed on every session"
-            raise ModelError(f"no question could be answered; the first failure: {first}")
-        return rollouts
 
     def _group(self, rollouts: Sequence[AnswerRollout]) -> list[EpisodeGroups]:
         """Group the answers to each question."""
@@ -332,3 +329,10 @@ class AnswerPhase:
             for c in conversations
         ]
         return [spaces[-1] for spaces in run_parallel(tasks, self._settings.concurrency)]
+
+
+def _check_not_all_lost(rollouts: Sequence[AnswerRollout]) -> None:
+    lost = [one.answer.message for one in rollouts if one.answer.outcome is Outcome.ERROR]
+    if len(lost) == len(rollouts):
+        first = lost[0] if lost else "the writer failed on every session"
+        raise ModelError(f"no question could be answered; the first failure: {first}")

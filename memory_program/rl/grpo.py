@@ -260,6 +260,8 @@ class _RolloutPhase:
         def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
             with watch.phase("write"):
                 rollouts = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
+                if not number:  # a refill is often one episode, and its session may be too long
+                    _check_not_all_lost(rollouts)
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
             found = self._credit(scored)
@@ -293,11 +295,7 @@ class _RolloutPhase:
             for e in episodes
             for _ in range(self._settings.group_size)
         ]
-        rollouts = run_parallel(tasks, self._settings.concurrency)
-        lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
-        if len(lost) == len(rollouts):
-            raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
-        return rollouts
+        return run_parallel(tasks, self._settings.concurrency)
 
     def _credit(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
         """Compute rewards and advantages within the groups of each episode."""
@@ -313,13 +311,34 @@ class _RolloutPhase:
             for first in range(0, len(graded), size)
         ]
 
+    def undo_roll_ins_after(self, step: int) -> None:
+        """Undo the memories of the windows that begin after a step, which later weights may have written."""
+        saved = set(self._store.namespaces())
+        for window in count(step // self._settings.refresh_every + 1):
+            names = {self._window_name(c, window) for c in self.curriculum.window(window).conversations}
+            if not names & saved:  # windows are rolled in one after the other
+                break
+            for name in names & saved:
+                sessions = list(self._store.load(name).sessions)
+                if sessions:
+                    self._store.rewind_session(name, sessions[0])
+
+    def _window_name(self, conversation: Conversation, window: int) -> str:
+        return memory_namespace(conversation, self._resume_settings, "window", window)
+
     def _roll_in(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
         """Remember the conversations of a window with the current weights."""
-        names = [memory_namespace(c, self._resume_settings, "window", window) for c in conversations]
+        names = [self._window_name(c, window) for c in conversations]
         by_name = dict(zip(names, conversations, strict=True))  # one may come twice
         tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
         spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]
+
+
+def _check_not_all_lost(rollouts: Sequence[Rollout]) -> None:
+    lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
+    if len(lost) == len(rollouts):
+        raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
 
 
 class _TrainingLoop:
@@ -346,6 +365,8 @@ class _TrainingLoop:
         self._phase = _make_phase(grpo, grpo.settings, student, data, store, self._state.settings)
         self._progress = self._state.resume(self._job.trainer)
         drop_rollouts_after(grpo.folder, self._progress.step)
+        if isinstance(self._phase, _RolloutPhase):  # a reader's memories do not depend on its weights
+            self._phase.undo_roll_ins_after(self._progress.step)
 
     def run(self) -> None:
         """Train until there is a reason to stop; ends with the best weights."""

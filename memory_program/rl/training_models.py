@@ -23,6 +23,7 @@ from memory_program.inference.vllm_server import serve_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import is_local, model_fingerprint, model_source, runs_here
+from memory_program.models.usage import check_max_cost
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
 from memory_program.rl.backends.local_backend import require_local_engine
@@ -136,6 +137,21 @@ def check_backend(config: TrainConfig, say: Callable[[str], None]) -> None:
     if isinstance(config, ArborTrainConfig):
         ensure_arbor_yaml(config.arbor_config, say)
         ArborClient(config.arbor.url).check()
+
+
+def check_prices(config: TrainConfig) -> None:
+    """Refuse a limit in dollars if a model of a training has no price, as none has on a training server.
+
+    Raises:
+        ConfigError: there is one, and it cannot be enforced.
+    """
+    called = [(config.writer, Role.WRITER), (config.reader, Role.READER)]
+    if config.grading.metric != "f1" and config.grading.judge_model is not None:
+        called.append((config.grading.judge_model, Role.JUDGE))
+    addressed = [(model, server_address(config, role)) for model, role in called]
+    if isinstance(config, ArborTrainConfig):
+        addressed.append((f"arbor:{config.model}", config.arbor.url))
+    check_max_cost(config.grpo.max_cost, addressed)
 
 
 def training_settings(config: TrainConfig, program: MemoryProgram, part: Part) -> ReinforceSettings:

@@ -41,6 +41,7 @@ from memory_program.rl.training_data import (
 )
 from memory_program.rl.training_models import (
     check_backend,
+    check_prices,
     complete_training,
     load_frozen_model,
     load_trainable_model,
@@ -62,7 +63,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         the content of ``results.json`` in the run's folder; None for a dry run.
 
     Raises:
-        ConfigError: the config does not fit the data or the folder.
+        ConfigError: the config does not fit the data or the folder, or its limit in dollars the models.
         DatasetError: the data cannot be read.
         ModelError: a model cannot be used, or the training diverges.
         RunInUseError: another process works in the folder.
@@ -70,6 +71,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         TrackingError: MLflow fails; everything else is done.
     """
     progress = _set_up_progress(config, console)
+    check_prices(config)
     check_backend(config, progress.say)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(config.output_dir))

@@ -37,12 +37,13 @@ def write_gguf(model: LoadedModel, name: str, path: Path) -> None:
     """Write a model with its tokenizer and its chat template, in the precision in which it is loaded.
 
     Args:
-        model: of the Llama or Qwen2 architecture, with a byte-level BPE tokenizer.
+        model: of the Llama or Qwen2 architecture, with unscaled rotary positions and a byte-level BPE
+            tokenizer.
         name: of the model, for the file's metadata.
         path: of the file; its folder is made.
 
     Raises:
-        ModelError: the architecture or the tokenizer is another one.
+        ModelError: the architecture, its positions or the tokenizer are others, or a Llama has biases.
     """
     config = model.network.config
     arch = _ARCHITECTURES.get(config.model_type)
@@ -51,6 +52,15 @@ def write_gguf(model: LoadedModel, name: str, path: Path) -> None:
             f"a model of the architecture {config.model_type!r} cannot be written as GGUF here: choose from "
             f"{', '.join(_ARCHITECTURES)}, or give the folder of --format hf to llama.cpp's "
             "convert_hf_to_gguf.py"
+        )
+    rope_type: str = config.rope_parameters.get("rope_type", "default")
+    lost = f"rope_type={rope_type!r}" if rope_type != "default" else ""
+    if config.model_type == _PERMUTED and config.attention_bias:
+        lost = lost or "attention_bias=True"
+    if lost:
+        raise ModelError(
+            f"a {config.model_type} model with {lost} cannot be written as GGUF here: give the folder of "
+            "--format hf to llama.cpp's convert_hf_to_gguf.py"
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[arch])

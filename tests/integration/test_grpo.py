@@ -1,5 +1,6 @@
 """GRPO with real gradients on a tiny model, from rollouts of the whole program."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -163,6 +164,17 @@ def test_settings_of_memory_speed_and_length_may_change_on_resume(folder, tmp_pa
     assert again.ended_by == "num_train_steps=2 is reached"
 
 
+def test_a_resumed_training_rebuilds_the_memories_that_are_newer_than_its_checkpoint(folder, tmp_path):
+    with pytest.raises(Killed):
+        grpo(tmp_path, killed_at(4), save_every=2).compile(student(folder), trainset=TRAIN, valset=VAL)
+    program = student(folder)
+    engine = Listening(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
+    program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
+    with pytest.raises(Killed):  # the checkpoint of step 2 is in the first window, the kill in the second
+        grpo(tmp_path, killed_at(4), save_every=2).compile(program, trainset=TRAIN, valset=VAL)
+    assert engine.greedy == 4  # the second window's session again, and not that of the first
+
+
 @pytest.mark.parametrize(
     ("limit", "complaint"),
     [
@@ -195,6 +207,31 @@ def test_groups_without_spread_are_replaced_by_those_of_other_episodes(folder, t
     assert 0 < entry["refilled_episodes"] <= 3
 
 
+class FailsAfter(LocalModel):
+    """Fails each sampled call after the first ones."""
+
+    def __init__(self, settings: LocalSettings, calls: int) -> None:
+        super().__init__(settings)
+        self.left = itertools.count(calls, -1)
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        if request.config.temperature and next(self.left) <= 0:
+            raise lm15.ContextLengthError("the session is too long")
+        return super().complete(request)
+
+
+def test_a_training_goes_on_when_every_rollout_of_a_refill_fails(folder, tmp_path):
+    program = student(folder)
+    settings = LocalSettings(source=str(folder), dtype="float32", device="cpu")
+    engine = FailsAfter(settings, 2 * 4)  # the calls of both rollouts of the step's own episode
+    program.writer.set_lm(program.writer.core.lm.copy(engine=engine))
+    refilling = grpo(tmp_path, num_train_steps=1, group_size=2, refill_rounds=1)
+    refilling.compile(program, trainset=TRAIN, valset=VAL)
+    (entry,) = read_entries(tmp_path, "step")
+    assert entry["refilled_episodes"] >= 1
+    assert entry["lost"] == 2 * entry["refilled_episodes"]
+
+
 def test_the_folder_of_another_training_is_refused(folder, trained):
     out, _ = trained
     with pytest.raises(ConfigError, match=r"holds a training with group_size=8: give the same settings"):
@@ -220,15 +257,17 @@ def test_a_training_resumes_with_the_same_metric_reader_and_program_only(folder,
 
 
 class Listening(LocalModel):
-    """Keeps the seeds of its requests."""
+    """Keeps the seeds of its requests, and counts those without sampling."""
 
     def __init__(self, settings: LocalSettings) -> None:
         super().__init__(settings)
         self.seeds: list[int] = []
+        self.greedy = 0
 
     def complete(self, request: lm15.Request) -> lm15.Response:
         if request.config.temperature:
             self.seeds.append(request.config.seed)
+        self.greedy += not request.config.temperature
         return super().complete(request)
 
 

@@ -18,6 +18,7 @@ from rich.console import Console
 from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
 from memory_program.cli import main as command
+from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
@@ -268,25 +269,28 @@ def test_the_reward_benchmark_stops_at_a_failed_training(tmp_path):
     assert "holds no training that is done" in compare_rewards("--out", str(tmp_path), "--show").stderr
 
 
-@pytest.mark.parametrize(
-    ("limit", "reason"),
-    [
-        (("--max-calls", "2"), "max_calls=2 is reached after 0 of 8 steps"),
-        (
-            ("--max-cost", "3"),
-            "max_cost=3 cannot be kept, since a call has no known price, after 0 of 8 steps",
-        ),
-    ],
-)
-def test_a_training_ends_at_its_limit_of_calls_or_dollars(half_taught, talks, tmp_path, limit, reason):
+def test_a_training_ends_at_its_limit_of_calls(half_taught, talks, tmp_path):
+    limit = ("--no-mlflow", "--num-test", "1", "--max-calls", "2")
     with ModelServer() as server:
-        said = run_training(
-            flags(half_taught, talks, server, tmp_path / "train", "--no-mlflow", "--num-test", "1", *limit)
-        )
-    assert f"training ended: {reason}" in said
+        said = run_training(flags(half_taught, talks, server, tmp_path / "train", *limit))
+    assert "training ended: max_calls=2 is reached after 0 of 8 steps" in said
     (entry,) = read_log(tmp_path / "train")
     assert entry["api_calls"] >= 2
     assert entry["api_cost_usd"] is None
+
+
+@pytest.mark.parametrize(
+    ("config_type", "model"), [(TrainConfig, "openai/reader"), (ArborTrainConfig, "arbor:local:.*")]
+)
+def test_a_limit_in_dollars_without_a_price_is_refused_before_the_training(
+    half_taught, talks, tmp_path, config_type, model
+):
+    limit = ("--no-mlflow", "--max-cost", "3", "--save-every", "1")
+    complaint = rf"max_cost=3\.0 cannot be enforced: as called here, .*{model}.* has no known price"
+    with ModelServer() as server, pytest.raises(ConfigError, match=complaint):
+        run_training(flags(half_taught, talks, server, tmp_path / "train", *limit), config_type)
+    assert not server.traffic.bodies
+    assert not (tmp_path / "train").exists()
 
 
 def test_an_api_model_that_reads_is_called_as_often_at_once_as_rollouts_are_graded():

@@ -1,11 +1,13 @@
 """Training the reader, and weights under a saved program: ``train.py --target`` and ``--program``."""
 
+import itertools
 import json
 from pathlib import Path
 
 import mlflow
 import pytest
 import torch
+from dspy import lm15
 from rich.console import Console
 
 from memory_program.agents.program import MemoryProgram
@@ -85,6 +87,25 @@ def test_the_score_of_answers_rises_and_a_killed_training_ends_with_the_same_wei
     )
     expected = reader_weights(trained)
     assert all(torch.equal(weight, expected[name]) for name, weight in reader_weights(resumed).items())
+
+
+def test_a_readers_training_goes_on_when_every_answer_of_a_refill_fails(half_taught_reader, tmp_path):
+    program, asked = reader_student(half_taught_reader), itertools.count()
+    complete = program.reader.answer.lm.engine.complete
+
+    def complete_the_first(request: lm15.Request) -> lm15.Response:
+        if request.config.temperature and next(asked) >= 2 * 2 * 2:
+            raise lm15.ContextLengthError("the memories are too long")
+        return complete(request)
+
+    program.reader.answer.lm.engine.complete = complete_the_first
+    small = {"num_train_steps": 1, "group_size": 2, "refill_rounds": 1}
+    training = grpo(tmp_path)
+    training.settings = GRPOSettings(**{**EASY, **small})
+    training.compile(program, trainset=TRAIN, valset=VAL)
+    (step,) = (entry for entry in read_log(tmp_path) if entry["kind"] == "step")
+    assert step["refilled_episodes"] >= 1
+    assert step["lost"] == 2 * 2 * step["refilled_episodes"]
 
 
 def test_the_folder_of_a_writers_training_is_refused(half_taught_reader, tmp_path):

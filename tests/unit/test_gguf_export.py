@@ -43,3 +43,29 @@ def test_another_architecture_is_refused_with_the_way_out(tmp_path):
         ModelError, match=r"'qwen3' cannot be written .* llama, qwen2, .*convert_hf_to_gguf.py"
     ):
         export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "settings", "complaint"),
+    [
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0,
+                                 "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                                 "original_max_position_embeddings": 256}},
+            "rope_type='llama3'",
+        ),
+        (
+            "qwen2",
+            {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0,
+                                 "original_max_position_embeddings": 128}},
+            "rope_type='yarn'",
+        ),
+        ("llama", {"attention_bias": True}, "attention_bias=True"),
+    ],
+)  # fmt: skip
+def test_positions_and_biases_that_would_be_lost_are_refused(tmp_path, architecture, settings, complaint):
+    model = save_tiny_model(tmp_path / "model", architecture, **settings)
+    with pytest.raises(ModelError, match=f"{complaint} cannot be written .*convert_hf_to_gguf.py"):
+        export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path / "export"))
+    assert not list((tmp_path / "export").rglob("*.gguf"))

@@ -15,10 +15,12 @@ from typing import Any, cast
 
 import httpx
 from dspy import lm15
+from tenacity import Retrying, retry_if_exception
 
 from memory_program.core.errors import ModelError
 from memory_program.core.repetition import CHECKED_TOKENS, find_repetition
 from memory_program.inference.batcher import Continuation, Ending, GenerationRequest
+from memory_program.models.rate_limit import RetryPolicy
 from memory_program.models.server_errors import provider_error, read_error
 
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0, pool=None)  # a call may wait for its turn on the server
@@ -63,6 +65,13 @@ class VllmSampler:
             trust_env=False,  # a proxy would be in the way
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
+        policy = RetryPolicy()
+        self._retrying = Retrying(
+            stop=policy.gives_up,
+            retry=retry_if_exception(policy.should_retry),
+            wait=policy.wait_s,
+            reraise=True,
+        )
         self._adapter: _Adapter | None = None
         try:
             reply = self._client.get(f"{self._url}/models", timeout=10.0)
@@ -86,8 +95,10 @@ class VllmSampler:
     def generate(self, request: GenerationRequest, config: lm15.Config) -> Continuation:
         """Continue a prompt; see ``AdapterSampler``.
 
+        A failure of the connection or the server is tried again, as calls of API models are.
+
         Raises:
-            lm15.LM15Error: the call failed.
+            lm15.LM15Error: the last try failed.
         """
         adapter, sampling = self._adapter, request.sampling
         body: dict[str, Any] = {  # Any: JSON
@@ -112,6 +123,9 @@ class VllmSampler:
             schema = config.response_format.get("schema", {"type": "object"})
             named = {"name": "reply", "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
+        return self._read(self._retrying(self._complete, body))
+
+    def _complete(self, body: dict[str, Any]) -> httpx.Response:  # Any: JSON
         try:
             reply = self._client.post(f"{self._url}/completions", json=body)
         except httpx.TimeoutException as error:
@@ -120,7 +134,7 @@ class VllmSampler:
             raise lm15.TransportError(f"the connection to {self._url} failed: {error}") from error
         if not reply.is_success:
             raise provider_error(reply.status_code, read_error(reply.text), url=str(reply.url))
-        return self._read(reply)
+        return reply
 
     def _read(self, reply: httpx.Response) -> Continuation:
         """Convert a reply; it ends where the engine of this process would have ended it."""
