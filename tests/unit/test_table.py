@@ -108,8 +108,7 @@ def test_the_summary_has_a_line_per_system_and_table():
     found["ceiling"] = results(memory="red kite")["systems"]["memory"]
     lines = [line.split() for line in summary(found).splitlines()]
     score = found["systems"]["rag"]["locomo_f1"]["all"]
-    row, verdicts, _, usage, latency, errors = (line for line in lines if line[:1] == ["rag"])
-    assert latency[1:] == ["80%", "0", "0.1", "0.1", "-", "-", "-"]  # no session, no cost
+    row, verdicts, _, usage, errors = (line for line in lines if line[:1] == ["rag"])
     assert row[1:3] == [f"{score['value']:.3f}", f"{score['low']:.2f}..{score['high']:.2f}"]
     assert verdicts == ["rag", "lenient", "1.000", "1.00..1.00", "0"]
     assert usage[-1] == "24"

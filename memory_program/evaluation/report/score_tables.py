@@ -50,10 +50,7 @@ def summary_tables(results: Json) -> list[Table]:
     for name, of_system in scores.items():
         values = [_number(of_system[g]["value"] if g in of_system else None) for g in others]
         headline.add_row(name, *_value_and_interval(of_system["all"]), *values)
-    tables = [headline, _recall_and_cost_table(systems), _latency_table(systems)]
-    stored = _stored_facts_table(_with_oracle(results), by_agent=False)
-    if stored.rows:
-        tables.append(stored)
+    tables = [headline, _recall_and_cost_table(systems)]
     if any(system["judge"] for system in systems.values()):
         judged = _make_table("Judged correct", ["system", "rubric"], ["all", "interval", "unparsed"])
         for name, rubric, verdicts, _ in _verdicts(systems):
@@ -81,7 +78,7 @@ def results_tables(results: Json) -> list[Table]:
     }
     tables = _interval_tables(_f1_title(dataset), ["system"], scores, dataset["types"])
     tables += [_recall_and_cost_table(systems), _latency_table(systems)]
-    stored = _stored_facts_table(_with_oracle(results), by_agent=True)
+    stored = _stored_facts_table(_with_oracle(results))
     tables += [table for table in (stored, _changes_table(_with_oracle(results))) if table.rows]
     cache = _prompt_cache_table(systems)
     if cache.rows:
@@ -254,7 +251,7 @@ def _latency_table(systems: Mapping[str, Json]) -> Table:
     return table
 
 
-def _stored_facts_table(systems: Mapping[str, Json], *, by_agent: bool) -> Table:
+def _stored_facts_table(systems: Mapping[str, Json]) -> Table:
     """Lay out the quality of what each system stored; no rows without banks. Older results have none."""
     columns = ["precision", "recall", "F1", "doubles", "stale", "found", "invented"]
     table = _make_table(
@@ -268,8 +265,7 @@ def _stored_facts_table(systems: Mapping[str, Json], *, by_agent: bool) -> Table
             continue
         is_truth = stored["reference"] == "truth"
         agents: dict[str, Json] = {stored["reference"]: stored["all"]}
-        agents |= stored["by_agent"] if by_agent else {}
-        for agent, found in agents.items():
+        for agent, found in (agents | stored["by_agent"]).items():
             known = ("stale", "stale_found", "invented")
             table.add_row(
                 name,

@@ -330,10 +330,12 @@ def count_failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecor
 
 def summarize_builds(builds: Sequence[BuildRecord | None]) -> Json:
     """Sum up the sessions, operations and tool calls of the build; a silent session has no call of a tool."""
-    records = [build.record for build in builds if build is not None]
+    built = [build for build in builds if build is not None]
+    records = [build.record for build in built]
+    silent = [b for b in built if b.usage.calls and not (b.record.tool_calls or b.record.operations)]
     return {
         "sessions": len(records),
-        "silent_sessions": sum(not (r.tool_calls or r.operations or r.failures) for r in records),
+        "silent_sessions": sum(not build.record.failures for build in silent),
         "operations": sum(record.operations for record in records),
         "tool_calls": sum(record.tool_calls for record in records),
         "tool_errors": sum(len(record.tool_errors) for record in records),
