@@ -187,12 +187,11 @@ def _read_lines(
         answer = Answer(line.answer or "", outcome, line.error or "", ranked, shown)
         if line.answer is None:
             unscored.add(question.question_id)
-        used = line.input_tokens + line.output_tokens
         usage = Usage(
-            calls=line.calls if used or line.cost_usd is not None else 0,
+            calls=line.calls,
             input_tokens=line.input_tokens,
             output_tokens=line.output_tokens,
-            cost_usd=line.cost_usd if used or line.cost_usd is not None else 0.0,
+            cost_usd=0.0 if line.cost_usd is None and line.error is not None else line.cost_usd,
             seconds=line.seconds or 0.0,
         )
         key = f"{path.name}:{number}"

@@ -150,7 +150,7 @@ def check_prices(config: TrainConfig) -> None:
         called.append((config.grading.judge_model, Role.JUDGE))
     addressed = [(model, server_address(config, role)) for model, role in called]
     if isinstance(config, ArborTrainConfig):
-        addressed.append((f"arbor:{config.model}", config.arbor.url))
+        addressed.append((f"arbor:{config.model}", None))  # arbor.yaml may not be there yet
     check_max_cost(config.grpo.max_cost, addressed)
 
 

@@ -65,6 +65,8 @@ def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):
     )
     assert found["systems"]["mem0"]["latency"]["seconds"]["question"] == {"p50": 3.0, "p95": 3.0}
     assert found["systems"]["mem0"]["seconds"] == 3.0
+    assert found["systems"]["mem0"]["tokens_per_question"] is None  # no line says them
+    assert found["systems"]["mem0"]["cost_usd"] is None
 
 
 @pytest.mark.parametrize(

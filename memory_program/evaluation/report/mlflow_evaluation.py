@@ -161,8 +161,6 @@ def system_metrics(result: Json) -> dict[str, float]:
     intervals |= {f"retrieval/{key}": score for key, score in result["retrieval"].items()}
     intervals |= {f"recall/{key}": score for key, score in result["recall_intervals"].items()}
     intervals |= {name: result[name] for name in ("abstention", "overall_with_abstention", "set_f1")}
-    stored = (result.get("stored_facts") or {}).get("all", {})
-    intervals |= {f"stored_facts/{name}": stored[name] for name in ("precision", "recall", "f1") if stored}
     judge: Json = result["judge"] or {}
     for rubric in (name for name in judge if name != "kappa"):
         shares = {name: share for name, share in judge[rubric].items() if name != "unparsed"}

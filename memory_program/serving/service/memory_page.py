@@ -17,9 +17,11 @@ class MemoryPageDocument:
     def __init__(self) -> None:
         """Read its parts, and allow its own style and script by their hashes, and no other."""
         folder = files("memory_program.evaluation.report") / "templates"
-        style, script = (
-            Markup((folder / name).read_text(encoding="utf-8")) for name in ("report.css", "memories.js")
+        style, elements, page = (
+            Markup((folder / name).read_text(encoding="utf-8"))
+            for name in ("report.css", "elements.js", "memories.js")
         )
+        script = elements + page
         template = (folder / "memories.html.j2").read_text(encoding="utf-8")
         environment = Environment(autoescape=True, undefined=StrictUndefined)
         self._html = environment.from_string(template).render(version=__version__, style=style, script=script)

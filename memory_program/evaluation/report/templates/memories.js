@@ -1,16 +1,6 @@
-"use strict";
 // The page of a memory server. Texts come from conversations and models, so they are only ever set as text.
 
 const API = "/memory/v1/";
-const make = (tag, attributes = {}, ...children) => {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined) element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-};
-const at = (id) => document.getElementById(id);
 let cursor = null, asked = 0;
 
 async function call(route, params = {}, content = null) {

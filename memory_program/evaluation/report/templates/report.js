@@ -1,16 +1,6 @@
-"use strict";
 // The question browser. Texts come from conversations and models, so they are only ever set as text.
 
 const PAGE = 100;
-const make = (tag, attributes = {}, ...children) => {
-  const element = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (value !== null && value !== undefined) element.setAttribute(name, value);
-  }
-  element.append(...children.filter((child) => child !== null && child !== undefined));
-  return element;
-};
-const at = (id) => document.getElementById(id);
 const decoded = (text) => {
   try {
     return decodeURIComponent(text);

@@ -1,0 +1,12 @@
+"use strict";
+// Of both pages: elements are made here, and texts are only ever set as text.
+
+const make = (tag, attributes = {}, ...children) => {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+};
+const at = (id) => document.getElementById(id);
