@@ -73,11 +73,11 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     progress = _set_up_progress(config, console)
     check_prices(config)
     check_backend(config, progress.say)
+    splits, program = _load_splits_and_program(config, progress)
+    if not isinstance(config, ArborTrainConfig):
+        config = complete_training(config, "rl", progress.say)
     with ExitStack() as stack:
         stack.enter_context(lock_run_folder(config.output_dir))
-        splits, program = _load_splits_and_program(config, progress)
-        if not isinstance(config, ArborTrainConfig):
-            config = complete_training(config, "rl", progress.say)
         if config.dry_run:
             grpo = _make_grpo(config, config.parts[0], program, splits, progress)
             for line in format_groups(grpo.dry_run(program, trainset=splits.train)):
