@@ -1,4 +1,4 @@
-"""The verbatim archive: every turn as it was said, searched by BM25 over passages and their neighbours."""
+"""The verbatim archive: every turn as it was said, searched by passages and their neighbours."""
 
 import math
 import os
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from locomo.types import Session, Turn
 from memory_program.bank.dates.date_span import format_day
+from memory_program.bank.dense import DenseIndex, hybrid_scores
 from memory_program.bank.passages import split_passages
 from memory_program.bank.stems import find_named, split_words, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
@@ -68,14 +69,18 @@ class Archive:
     the score of its best passage. All weights were chosen by evidence recall on LoCoMo's train split alone,
     but for the mean, which LoCoMo does not have.
 
+    With a dense index, a passage has a vector: the weighted mean of those of its own line and of its
+    neighbours'. ``b`` becomes the ``hybrid_scores`` of ``b`` and of the cosines with the query, and passages
+    without a common word can be found. Without a weight of its own, the dense index ranks alone.
+
     The first search after a change builds the index, so an archive that is never searched costs nothing. Any
     thread may search.
     """
 
-    def __init__(self) -> None:
-        """Make an empty archive."""
+    def __init__(self, dense: DenseIndex | None = None) -> None:
+        """Make an empty archive: BM25, fused with an (empty) dense index if one is given."""
         self._lock = threading.Lock()
-        self._index = _ArchiveIndex()
+        self._index = _ArchiveIndex(dense=dense)
         self._sessions: tuple[Session, ...] = ()
         self._speakers: tuple[str, ...] = ()
         self._session_ids: Map[str, None] = Map()
@@ -132,21 +137,12 @@ class Archive:
 
         Raises:
             IndexingError: ``top_k`` is below 1.
+            EmbeddingMismatchError: the embedder of the dense index broke its contract.
         """
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
         index = self._current_index()
-        content = tokenize(query, QUESTION_WORDS) or tokenize(query)
-        scores = index.documents.scores(content)
-        found = np.flatnonzero(scores)
-        if index.turns is not None:
-            whole = index.turns.scores(content)[index.turn_at]
-            scores = (1 - _WHOLE_TURN_WEIGHT) * scores + _WHOLE_TURN_WEIGHT * whole
-        scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
-        scores -= _QUESTION_PENALTY * index.is_question
-        named = find_named(query, self._speakers)
-        if len(named) == 1:
-            scores += _SPEAKER_BONUS * (index.speakers == named[0])
+        scores, found = self._score_passages(index, query)
         best: dict[int, ScoredTurn] = {}
         for place in found[np.argsort(-scores[found], kind="stable")].tolist():
             session, turn_place, part, turn, _ = index.passages[place]
@@ -155,6 +151,31 @@ class Archive:
             if len(best) == top_k:
                 break
         return list(best.values())
+
+    def _score_passages(
+        self, index: "_ArchiveIndex", query: str
+    ) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+        """Score every passage for a query, and list the places of those that are found."""
+        dense, similarity = index.dense, np.zeros(len(index.passages))
+        if dense is not None and len(similarity):
+            similarity = index.vectors @ dense.embed_queries([query])[0]
+            if dense.weight is None:
+                return hybrid_scores(similarity, similarity, None), np.flatnonzero(similarity > 0)
+        content = tokenize(query, QUESTION_WORDS) or tokenize(query)
+        scores = index.documents.scores(content)
+        found = np.flatnonzero(scores)
+        if index.turns is not None:
+            whole = index.turns.scores(content)[index.turn_at]
+            scores = (1 - _WHOLE_TURN_WEIGHT) * scores + _WHOLE_TURN_WEIGHT * whole
+        if dense is not None:
+            found = np.flatnonzero((scores > 0) | (similarity > 0))
+            scores = hybrid_scores(scores, similarity, dense.weight)
+        scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
+        scores -= _QUESTION_PENALTY * index.is_question
+        named = find_named(query, self._speakers)
+        if len(named) == 1:
+            scores += _SPEAKER_BONUS * (index.speakers == named[0])
+        return scores, found
 
     def stem_idf(self, stem: str) -> float:
         """Return ``log((n + 1) / m)`` for a stem in the documents of m of n passages; 0 if it is in none."""
@@ -165,7 +186,7 @@ class Archive:
     def _current_index(self) -> "_ArchiveIndex":
         with self._lock:
             if self._index.session_count < len(self._sessions):
-                self._index = _ArchiveIndex(self._sessions, self._index)
+                self._index = _ArchiveIndex(self._sessions, self._index, self._index.dense)
             return self._index
 
     def fork(self) -> "Archive":
@@ -189,7 +210,12 @@ class _Passage(NamedTuple):
 class _ArchiveIndex:
     """BM25 over the passages and the whole sessions of an archive; never changed, so forks share it."""
 
-    def __init__(self, sessions: Sequence[Session] = (), known: "_ArchiveIndex | None" = None) -> None:
+    def __init__(
+        self,
+        sessions: Sequence[Session] = (),
+        known: "_ArchiveIndex | None" = None,
+        dense: DenseIndex | None = None,
+    ) -> None:
         """Index sessions; ``known`` is an index of the first of them, whose text is not split again."""
         self.session_count = len(sessions)
         self.passages = [] if known is None else list(known.passages)
@@ -225,6 +251,11 @@ class _ArchiveIndex:
         self.speakers = np.array([passage.turn.speaker for passage in self.passages], dtype=object)
         texts = [passage.part or passage.turn.text for passage in self.passages]
         self.is_question = np.array([text.rstrip().endswith("?") for text in texts], dtype=np.bool_)
+        self.dense = None if dense is None else dense.fork()
+        if self.dense is not None:
+            lines = [f"{p.turn.speaker}: {p.part}" if p.part else p.turn.line for p in self.passages]
+            self.dense.add(lines[len(self.dense) :])
+            self.vectors = _with_neighbours(self.dense.vectors, self.session_at)
 
 
 def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:
@@ -244,6 +275,18 @@ def _passage_stems(turn: Turn, parts: Sequence[str], place: int) -> list[str]:
     if place < len(parts) - 1:
         return tokenize(f"{turn.speaker}: {parts[place]}")
     return tokenize(f"{replace(turn, text=parts[place]).line} {turn.image_query or ''}")
+
+
+def _with_neighbours(vectors: NDArray[np.float32], session_at: NDArray[np.intp]) -> NDArray[np.float32]:
+    """Add to the vector of each passage those of its neighbours in its session, at unit length."""
+    summed = np.zeros_like(vectors)
+    for offset, weight in _LINE_WEIGHTS.items():
+        places = np.arange(len(vectors)) + offset
+        places = np.clip(places, 0, max(len(vectors) - 1, 0))
+        is_near = (places - np.arange(len(vectors)) == offset) & (session_at[places] == session_at)
+        summed += weight * is_near[:, None] * vectors[places]
+    lengths = np.linalg.norm(summed, axis=1, keepdims=True)
+    return summed / np.where(lengths == 0, 1, lengths)
 
 
 class _BM25:

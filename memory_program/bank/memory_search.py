@@ -12,16 +12,13 @@ from numpy.typing import NDArray
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.columns import MemoryColumns
 from memory_program.bank.dates.date_span import format_day, format_month
-from memory_program.bank.dense import DenseIndex
+from memory_program.bank.dense import DenseIndex, hybrid_scores
 from memory_program.bank.lexical import BM25Index, Hit, top_positions
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, memory_number
 from memory_program.bank.postings import PostingColumns, SharedArray
 from memory_program.bank.stems import stem_counts
 from memory_program.core.errors import ConfigError, IndexingError
 
-_LEXICAL_WEIGHT = 2.0
-_DENSE_WEIGHT = 1.0
-_FUSION_DEPTH = 100
 _INDEX_BATCH_SIZE = 10_000  # documents indexed at once, so that their words take little memory
 
 _DocId = TypeVar("_DocId")
@@ -131,8 +128,8 @@ class MemoryIndex:
     ) -> list[ScoredMemory]:
         """Rank the live memories of a bank, best first; of equals the earlier one first.
 
-        Lexical scores are BM25. With a dense index, scores are those of ``reciprocal_rank_fusion`` over the
-        first 100 of both rankings, lexical weighted double, and memories without a common word can be found.
+        Lexical scores are BM25. With a dense index, they are divided by the best one and fused with cosines
+        (``hybrid_scores``), and memories without a common word can be found.
 
         Raises:
             ConfigError: the kind is the core block, which has no memories.
@@ -237,13 +234,13 @@ class MemoryIndex:
     def _hybrid_search(
         self, query: str, query_vector: NDArray[np.float32], top_k: int, allowed: NDArray[np.bool_] | None
     ) -> list[Hit[int]]:
-        """Fuse the rankings by words and by cosine similarity."""
+        """Rank by the fused scores of words and cosine similarity."""
         assert self.dense is not None
-        depth = max(top_k, _FUSION_DEPTH) if top_k >= 1 else top_k
-        cosines = self.dense.score_documents(query_vector)
-        cosines[~self._lexical.live] = 0.0
-        if allowed is not None:
-            cosines[~allowed] = 0.0
-        by_words = [hit.doc_id for hit in self._lexical.search(query, depth, allowed)]
-        by_meaning = top_positions(cosines, depth)
-        return reciprocal_rank_fusion([by_words, by_meaning], [_LEXICAL_WEIGHT, _DENSE_WEIGHT])[:top_k]
+        if top_k < 1:
+            raise IndexingError(f"top_k={top_k} must be at least 1")
+        is_allowed = self._lexical.live if allowed is None else self._lexical.live & allowed
+        lexical = np.where(is_allowed, self._lexical.score_documents(query), 0.0)
+        cosines = np.where(is_allowed, self.dense.score_documents(query_vector), 0.0)
+        lexical /= lexical.max(initial=0.0) or 1.0
+        scores = hybrid_scores(lexical, cosines, self.dense.weight)
+        return [Hit(position, float(scores[position])) for position in top_positions(scores, top_k)]

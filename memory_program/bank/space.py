@@ -8,6 +8,7 @@ from locomo.types import Session
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import count_memory_tokens
+from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.core.errors import ConflictError, SessionConflictError
@@ -31,13 +32,18 @@ class MemorySpace:
     """
 
     def __init__(
-        self, namespace: str, bank: MemoryBank | None = None, index: MemoryIndex | None = None
+        self,
+        namespace: str,
+        bank: MemoryBank | None = None,
+        index: MemoryIndex | None = None,
+        dense: DenseIndex | None = None,
     ) -> None:
-        """Make a space, empty unless a bank is given."""
+        """Make a space, empty unless a bank is given; index and archive get empty copies of ``dense``."""
         self.namespace = namespace
         self.bank = bank if bank is not None else MemoryBank(namespace)
-        self.index = index if index is not None else MemoryIndex()
-        self.archive = Archive()
+        for_index, for_archive = (None if dense is None else dense.empty_copy() for _ in range(2))
+        self.index = index if index is not None else MemoryIndex(for_index)
+        self.archive = Archive(for_archive)
         self.sessions: dict[str, IngestedSession] = {}
         self.revision = 0
         """The number of times that the namespace had been saved when this was loaded; a save checks it."""
@@ -113,9 +119,8 @@ class MemorySpace:
             return self.fork()
         ids = list(self.sessions)
         earlier = [self.sessions[name] for name in ids[: ids.index(session.session_id)]]
-        dense = self.index.dense.empty_copy() if self.index.dense is not None else None
         bank = self.bank.at(earlier[-1].version if earlier else 0)
-        space = MemorySpace(self.namespace, bank, MemoryIndex(dense))
+        space = MemorySpace(self.namespace, bank, dense=self.index.dense)
         space.restore(earlier)
         return space
 

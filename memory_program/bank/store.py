@@ -155,7 +155,7 @@ class BankStore:
         """Read a namespace; one that was never saved is empty."""
         check_namespace(namespace)
         dense = self._dense.empty_copy() if self._dense is not None else None
-        space = MemorySpace(namespace)
+        space = MemorySpace(namespace, dense=self._dense)
         with self._reading(namespace) as connection:
             space.revision = rows.read_revision(connection, namespace)
             space.bank, snapshot = self._replay_bank(connection, namespace)

@@ -16,6 +16,7 @@ from memory_program.configs.groups import (
     DataSettings,
     MaxCost,
     NumTest,
+    SearchSettings,
     Seed,
     ServerAddress,
     Sessions,
@@ -119,6 +120,8 @@ class EvaluateConfig(Settings, init=False):
     LoCoMo's authors), extractive (which needs no model); with --program also "optimized"."""
 
     system: SystemSettings = SystemSettings()
+
+    search: SearchSettings = SearchSettings()
 
     model: str | None = None
     """Model of writer, reader and judge, by LiteLLM's name, for example openai/gpt-4.1-mini. Without it
@@ -267,6 +270,11 @@ class EvaluateConfig(Settings, init=False):
                     f"model {model!r} runs on this machine, and executor='ray' in others, all of which would "
                     "load it: leave --executor out, or serve it and name it openai/NAME, with --api-base"
                 )
+        if self.search.retrieval != "bm25":
+            raise ConfigError(
+                f"retrieval={self.search.retrieval!r} works in one process, and executor='ray' uses several: "
+                "drop --retrieval or --executor"
+            )
         for name in ("build", "traces"):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:

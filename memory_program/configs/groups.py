@@ -13,6 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings, SettingsGroup, TrackingUri
+from memory_program.models.model_names import embedder_fingerprint
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
@@ -67,6 +68,7 @@ MACHINE_SETTINGS = frozenset(
         "concurrency",
         "data",
         "db_url",
+        "embedder_api_base",
         "executor",
         "judge_api_base",
         "mlflow",
@@ -200,6 +202,55 @@ class RetrievalSettings(SettingsGroup):
     """Drop retrieved memories that score below this share of the top score; 0 keeps all. The default 0.4
     lowers recall@10 by 0.001 on LoCoMo and removes most distractors. It has little effect on rank-fused
     results."""
+
+
+class SearchSettings(SettingsGroup):
+    """The search for memories and verbatim turns."""
+
+    retrieval: Literal["bm25", "hybrid", "dense"] = "bm25"
+    """Ranking: by words (bm25), by the meaning that --embedder sees (dense), or by both (hybrid)."""
+
+    embedder: str | None = None
+    """Embedding model, for --retrieval hybrid and dense: LiteLLM's name, for example
+    openai/text-embedding-3-small, or "local:" and a folder or hub id of a sentence-transformers or model2vec
+    model."""
+
+    embedder_api_base: ApiBase | None = None
+    """Address of the server of the embedding model, if not --api-base. Its key may be in EMBEDDER_API_KEY."""
+
+    dense_weight: float = Field(default=0.5, gt=0, le=10)
+    """With --retrieval hybrid, the weight of the embedder's score; the score by words has 1."""
+
+    @model_validator(mode="after")
+    def _check_embedder(self) -> Self:
+        chosen = f"--retrieval {self.retrieval}"
+        if self.retrieval != "bm25" and not (self.embedder or "").strip():
+            raise ConfigError(
+                f"{chosen} needs an embedding model: name one with --embedder, for example "
+                "openai/text-embedding-3-small"
+            )
+        uses = {"embedder": ("hybrid", "dense"), "embedder_api_base": ("hybrid", "dense")}
+        for name, rankings in {**uses, "dense_weight": ("hybrid",)}.items():
+            is_set = getattr(self, name) != type(self).model_fields[name].default
+            if is_set and self.retrieval not in rankings:
+                raise ConfigError(
+                    f"--{name.replace('_', '-')} only applies to --retrieval {' and '.join(rankings)} "
+                    f"(got {chosen})"
+                )
+        return self
+
+    @property
+    def weight(self) -> float | None:
+        """The weight of a ``DenseIndex``: None ranks by cosine alone."""
+        return self.dense_weight if self.retrieval == "hybrid" else None
+
+    def for_records(self) -> dict[str, float | str]:
+        """Give the settings that a result depends on; none for BM25, the only ranking of version 0.1."""
+        if self.embedder is None:
+            return {}
+        embedder = embedder_fingerprint(self.embedder)
+        weight = {"dense_weight": self.dense_weight} if self.retrieval == "hybrid" else {}
+        return {"retrieval": self.retrieval, "embedder": embedder, **weight}
 
 
 class WriterSettings(SettingsGroup):

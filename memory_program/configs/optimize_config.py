@@ -14,6 +14,7 @@ from memory_program.configs.groups import (
     DataSettings,
     GradingSettings,
     MaxCost,
+    SearchSettings,
     Seed,
     ServerAddress,
     SystemSettings,
@@ -117,6 +118,8 @@ class OptimizeConfig(Settings, init=False):
     grading: GradingSettings = GradingSettings()
 
     system: SystemSettings = SystemSettings()
+
+    search: SearchSettings = SearchSettings()
 
     max_demos: int = Field(default=4, ge=0)
     """Most demos in a prompt; 0 for instructions only."""

@@ -63,6 +63,10 @@ class EmbeddingMismatchError(StoreError, ValueError):
     """A store was filled with vectors of another model or dimension."""
 
 
+class EmbeddingError(MemoryProgramError):
+    """An embedding model cannot be used, or a call of it failed."""
+
+
 class RecordError(MemoryProgramError, ValueError):
     """A file of a run's records holds something else, or the run that it belongs to is not there."""
 

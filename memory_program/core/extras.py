@@ -16,6 +16,7 @@ _EXTRAS = {
     "pyarrow": "train",
     "ray": "ray",
     "safetensors": "local",
+    "sentence_transformers": "local",
     "starlette": "serve",
     "torch": "local",
     "transformers": "local",

@@ -15,7 +15,8 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("output-dir", "the database lies in the folder of the run: use --output-dir PATH"),
     ),
     "embedding-model": (
-        ("", "memories are found by words (BM25); vectors are for Python: docs/concepts.md"),
+        ("embedder", "use --embedder NAME with --retrieval hybrid"),
+        ("", "memories are found by words (BM25); vectors are for evaluate.py and Python: docs/concepts.md"),
     ),
     "expert-model": (("model", "use --model NAME"),),
     "gpu-type": (("", "GPUs are rented by SkyPilot: sky launch --gpus NAME deploy/arbor-sky.yaml"),),
@@ -49,7 +50,7 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("num-train", "use --num-train N"),
     ),
     "training-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs"),),
-    "vector-store": (("", "memories are found by words (BM25); vectors are for Python: docs/concepts.md"),),
+    "vector-store": (("", "the database of the banks keeps the vectors: use --retrieval hybrid"),),
     "workers": (("concurrency", "use --concurrency N"), ("threads", "use --threads N")),
 }
 """For each flag pairs of a flag of today and a hint. The first pair whose flag the command has is shown."""

@@ -11,6 +11,9 @@ from memory_program.core.errors import ConfigError, RunInUseError
 CONFIG_FILE = "config.json"
 """The file in a run's folder that says how it was last run."""
 
+EMBEDDINGS_FILE = "embeddings.sqlite"
+"""The vectors of texts that a run has embedded. Whoever forgets a conversation deletes all of them."""
+
 
 @contextmanager
 def lock_run_folder(folder: Path, flag: str = "output_dir") -> Generator[None]:

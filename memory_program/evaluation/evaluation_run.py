@@ -1,9 +1,10 @@
 """A run of ``evaluate``: the stages of a config over every system, and the report."""
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from textwrap import shorten
 
@@ -23,7 +24,12 @@ from memory_program.evaluation.oracle_eval import oracle_run
 from memory_program.evaluation.question_selection import Selection, load_selection
 from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
 from memory_program.evaluation.report.write_reports import load_system_records, report_runs, score_and_publish
-from memory_program.evaluation.role_models import ModelFactory, RoleModels, make_role_models
+from memory_program.evaluation.role_models import (
+    ModelFactory,
+    RoleModels,
+    load_dense_index,
+    make_role_models,
+)
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
 from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
@@ -64,6 +70,7 @@ def evaluate(
     Raises:
         ConfigError: the config does not fit the data or the folder.
         DatasetError: the data cannot be read.
+        EmbeddingError: the embedding model cannot be used, or a call of it failed; finished work is kept.
         ModelError: a model cannot be used.
         RecordError: the records are damaged, or a stage lacks the results of an earlier one.
         BudgetExceededError: a limit of the run is passed; finished work is kept.
@@ -93,10 +100,12 @@ def evaluate(
         formats = _format_choice(config, role_models if models is None else None)
         has_banks = any(name.has_model_writer for name in config.system_names)
         db_url = database_url(config) if has_banks else None
-        store = stack.enter_context(BankStore(db_url)) if db_url is not None else None
+        dense = load_dense_index(config)
+        store = stack.enter_context(BankStore(db_url, dense)) if db_url is not None else None
         ray = config.executor == "ray"
         executor = RayExecutor(config.ray_address, config.concurrency, db_url) if ray else None
-        systems = _make_systems(config, selection, console, system_factory, store, executor, formats)
+        make_runner = partial(SystemRunner, executor=executor, default_format=formats, dense=dense)
+        systems = _make_systems(config, selection, console, system_factory, store, make_runner)
         for system in systems:
             stack.callback(system.recorded.journals.close)
         workers = _check_and_prepare(config, console, systems, role_models)
@@ -161,16 +170,13 @@ def _make_systems(
     console: Console,
     system_factory: SystemFactory,
     store: BankStore | None,
-    executor: RayExecutor | None,
-    formats: FormatChoice | None,
+    make_runner: Callable[..., SystemRunner],
 ) -> list[SystemRunner]:
     """Make the systems of a config, without models, and say what was chosen for them."""
     systems: list[SystemRunner] = []
     for name in config.system_names:
         others = [system.recorded for system in systems]
-        systems.append(
-            SystemRunner(name, config, selection, system_factory, store, others, executor, formats)
-        )
+        systems.append(make_runner(name, config, selection, system_factory, store, others))
         writer = systems[-1].recorded.run.system.writer
         if writer != config.writer_model_for(name):
             print_plain(console, f"{name.value}: answers from the banks that {writer} wrote")

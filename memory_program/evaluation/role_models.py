@@ -5,11 +5,14 @@ from functools import cache
 
 import dspy
 
+from memory_program.bank.dense import DenseIndex
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ModelError
+from memory_program.core.run_folder import EMBEDDINGS_FILE
+from memory_program.models.embedders import load_embedder
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import is_local, is_vllm
@@ -27,6 +30,24 @@ _NAMES = {
     Role.JUDGE: "judge",
     Role.PROMPT: "instruction writer",
 }
+
+
+def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | None:
+    """Make the dense index of a run's embedding model; None for retrieval by words.
+
+    Raises:
+        EmbeddingError: the model cannot be used.
+        StoreError: the file of the vectors cannot be used.
+    """
+    search = config.search
+    if search.embedder is None:
+        return None
+    return load_embedder(
+        search.embedder,
+        api_base=search.embedder_api_base or config.api_base,
+        cache_file=config.output_dir / EMBEDDINGS_FILE,
+        weight=search.weight,
+    )
 
 
 def make_role_models(

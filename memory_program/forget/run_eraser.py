@@ -11,7 +11,7 @@ from locomo.atomic_files import atomic_write_bytes
 from memory_program.bank.forgetting import forget_namespace, namespace_conversation_id, text_from_banks
 from memory_program.core.errors import ConfigError, ForgettingError
 from memory_program.core.mlflow_address import sqlite_path
-from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.core.run_folder import CONFIG_FILE, EMBEDDINGS_FILE, lock_run_folder
 from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
 from memory_program.forget.quote_matcher import QuoteMatcher, is_report, iter_files
 from memory_program.forget.run_folders import (
@@ -168,6 +168,10 @@ def _check_nothing_left(namespace: str, is_left: Callable[[Path], bool], paths: 
 
 def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> None:
     """Delete the matching lines of a journal, or a matching file of another kind."""
+    if path.name == EMBEDDINGS_FILE:  # no vector says whose it is
+        path.unlink()
+        done.files.append(path)
+        return
     with path.open("rb") as file:
         if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC or path.name.endswith(("-wal", "-shm")):
             return  # databases are not edited as files

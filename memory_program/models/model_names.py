@@ -92,7 +92,15 @@ def model_program(model: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def model_fingerprint(model: str) -> str:
+def embedder_fingerprint(name: str) -> str:
+    """Return an id for the vectors of an embedding model, as ``model_fingerprint`` does.
+
+    The modules of a sentence-transformers model lie in folders of their own, and its settings count too.
+    """
+    return model_fingerprint(name, ("**/*.safetensors", "**/*.bin", "**/*.json"))
+
+
+def model_fingerprint(model: str, hashed_files: tuple[str, ...] = _HASHED_FILE_PATTERNS) -> str:
     """Return an id for the records of a model, so that other weights never pass for these.
 
     It is the name of a remote model or of one on the hub. For a model in a folder it is the name and a hash
@@ -103,7 +111,7 @@ def model_fingerprint(model: str) -> str:
     path = Path(source).expanduser()
     if not source or not path.exists():
         return model
-    found = (file for pattern in _HASHED_FILE_PATTERNS for file in path.glob(pattern))
+    found = (file for pattern in hashed_files for file in path.glob(pattern))
     files = sorted(found) if path.is_dir() else [path]
     versions = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     return f"{model}@{_hash_files(versions)}"

@@ -24,6 +24,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import OLD_NAMES
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
+from memory_program.evaluation.role_models import load_dense_index
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_fingerprint
@@ -99,7 +100,9 @@ class MemoryOptimizationTarget:
     def begin(self, calls: ReplyCache, stack: ExitStack) -> None:
         """Open the database of memories in the folder of the run, until the stack is closed."""
         path = self._config.output_dir / "banks.sqlite"
-        self._calls, self._store = calls, stack.enter_context(BankStore(f"sqlite:///{path.as_posix()}"))
+        dense = load_dense_index(self._config)
+        self._calls = calls
+        self._store = stack.enter_context(BankStore(f"sqlite:///{path.as_posix()}", dense))
 
     def estimates(self) -> list[StageEstimate]:
         """Estimate the calls for memories, answers, judgements and proposals."""
@@ -153,6 +156,8 @@ class MemoryOptimizationTarget:
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
         if writer.replies.format is not ReplyFormat.CHAT or not writer.checks_grounding:
             settings += [writer.replies.format.value, writer.checks_grounding]
+        if search := config.search.for_records():
+            settings.append(search)
         model = model_fingerprint(config.model)
         namespace = memory_namespace(
             conversation, RECORD_VERSION, model, config.temperature, settings, writer.dump_state()
@@ -196,6 +201,7 @@ class MemoryOptimizationTarget:
             "prompts": candidate.name[:8],
             "seed": config.seed,
             **{OLD_NAMES.get(name, name): value for name, value in config.system.for_records().items()},
+            **config.search.for_records(),
         }
         metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.grading.metric]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])

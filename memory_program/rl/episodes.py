@@ -73,7 +73,7 @@ def roll_in(
             program.remember(saved, session)
             store.save(saved)
     # replay the log of operations, with a snapshot before each session
-    space = MemorySpace(saved.namespace)
+    space = MemorySpace(saved.namespace, dense=saved.index.dense)
     spaces = [space.fork()]
     for session in conversation.sessions:
         ingested = saved.sessions[session.session_id]

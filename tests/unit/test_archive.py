@@ -11,6 +11,7 @@ from rich.console import Console
 from locomo.types import Session, Turn
 from memory_program.agents.context import format_reader_line
 from memory_program.bank.archive import Archive
+from memory_program.bank.dense import DenseIndex
 from memory_program.bank.passages import split_passages
 from memory_program.bank.stems import tokenize
 from memory_program.configs.evaluate_config import EvaluateConfig
@@ -19,6 +20,7 @@ from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.write_reports import load_system_records
 from tests.conversations import session
+from tests.embedding_server import theme_vector
 from tests.evaluation_samples import conversation
 
 
@@ -301,3 +303,66 @@ def test_answers_that_were_read_from_whole_long_turns_are_asked_again(tmp_path, 
     (bank,) = {record.bank for record in records.builds()[-1:]}
     before = {records.run.system.answer_key(question, bank) for question in records.selection.questions}
     assert (set(records.answer_keys().values()) == before) == is_kept
+
+
+# -- by meaning ----------------------------------------------------------------------------------
+
+
+def dense_archive(*sessions, weight=0.5, embed=lambda texts: list(map(theme_vector, texts))):
+    archive = Archive(DenseIndex(embed, "themes", 4, weight=weight))
+    archive.add_sessions(sessions)
+    return archive
+
+
+PETS = session(1, "Ana: We brought a puppy home.", "Ben: Lovely.", "Ana: Bye.", "Ben: Bye.", "Ana: Bye.")
+WALKS = session(2, "Ana: The tide was high at the beach.", "Ben: Did you swim?")
+
+
+@pytest.mark.parametrize(
+    ("weight", "query", "first"),
+    [
+        (0.5, "Any dog around?", "D1:1"),  # no word in common
+        (0.5, "a dog in the tide", "D2:1"),  # a word counts double
+        (5.0, "a dog in the tide", "D1:1"),
+        (None, "a dog in the tide", "D1:1"),
+    ],
+)
+def test_a_turn_is_found_by_its_meaning_as_much_as_the_weight_says(weight, query, first):
+    assert ids(dense_archive(PETS, WALKS, weight=weight), query)[0] == first
+
+
+def test_a_neighbour_is_found_by_the_meaning_of_a_turn_within_its_session_only():
+    found = dense_archive(PETS, WALKS, weight=None).search("dog")
+    scores = {hit.turn.turn_id: hit.score for hit in found}
+    assert scores["D1:1"] > scores["D1:2"] > scores["D1:4"]
+    assert scores["D1:4"] == pytest.approx(scores["D2:1"], abs=0.1)
+
+
+def test_a_passage_of_a_long_turn_is_found_by_its_own_meaning():
+    filler = " ".join(["The council met again and nothing came of it."] * 12)
+    long = session(1, f"Ana: {filler} She played music until late. {filler}", "Ben: I see.")
+    (best, *_) = dense_archive(long, weight=None).search("piano")
+    assert best.turn.turn_id == "D1:1"
+    assert "music" in best.excerpt.text
+    assert len(best.excerpt.text) < len(long.turns[0].text) / 1.5
+
+
+def test_an_incremental_dense_archive_equals_a_new_one_and_embeds_each_turn_once():
+    embedded = []
+
+    def embed(texts):
+        embedded.extend(texts)
+        return list(map(theme_vector, texts))
+
+    archive = dense_archive(PETS, embed=embed)
+    assert ids(archive, "dog")
+    fork = archive.fork()
+    fork.add_sessions([WALKS])
+    whole = dense_archive(PETS, WALKS)
+    assert fork.search("dog beach") == whole.search("dog beach")
+    assert "D2:1" not in ids(archive, "dog beach")
+    assert len(embedded) - len(set(embedded)) == 1  # the query, which is asked of both
+
+
+def test_an_empty_dense_archive_finds_nothing():
+    assert dense_archive().search("dog") == []

@@ -289,13 +289,12 @@ def test_a_memory_without_a_common_word_is_found_by_meaning() -> None:
     assert found(MemoryIndex(dense_index()), bank, "dog")[0] == "m1"
 
 
-def test_the_lexical_ranking_weighs_double_in_the_fusion() -> None:
-    bank = bank_of("puppy", "a dog unlike any beach dog")
-    scored = MemoryIndex(dense_index()).search(bank, "dog")
-    assert [(s.memory.memory_id, s.score) for s in scored] == [
-        ("m2", pytest.approx(2 / 61 + 1 / 62)),
-        ("m1", pytest.approx(1 / 61)),
-    ]
+@pytest.mark.parametrize(("weight", "m2", "m1"), [(0.5, 1.5, 0.5), (2.0, 3.0, 2.0), (None, 1.0, 1.0)])
+def test_a_hybrid_score_is_that_of_words_plus_the_weighted_cosine(weight, m2: float, m1: float) -> None:
+    bank = bank_of("puppy", "a dog unlike any other")
+    dense = DenseIndex(ThemeEmbedder(), "themes", 4, weight=weight)
+    scored = MemoryIndex(dense).search(bank, "dog")
+    assert {s.memory.memory_id: s.score for s in scored} == pytest.approx({"m2": m2, "m1": m1}, abs=0.01)
 
 
 @pytest.mark.parametrize("seed", range(4))

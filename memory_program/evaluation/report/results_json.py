@@ -178,6 +178,8 @@ def score_signature(
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
+    names = ("retrieval", "embedder", "dense_weight")
+    parts |= {name: system.settings[name] for name in names if name in system.settings}
     if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
     metric = "accuracy" if benchmark is Benchmark.PERSONAMEM else "locomo_f1"

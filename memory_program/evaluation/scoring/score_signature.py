@@ -66,7 +66,8 @@ class SystemIdentity:
 def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConfig) -> SystemIdentity:
     """Describe a system that was made from a config."""
     state = system.dump_state()
-    settings = {**config.system.for_records(), "build": config.build}
+    search = config.search.for_records()
+    settings = {**config.system.for_records(), **search, "build": config.build}
     settings.pop("reply_format", None)  # what was chosen counts, whether by the flag or not
     formats = dict.fromkeys(
         state[f"{part}.replies"]["format"] if f"{part}.replies" in state else "chat"
@@ -84,7 +85,8 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
         known_writer,
         config.temperature,
         [settings[key] for key in BUILD_SETTINGS]
-        + [{key: settings[key]} for key in REPLY_SETTINGS if key in settings and key != "reply_format"],
+        + [{key: settings[key]} for key in REPLY_SETTINGS if key in settings and key != "reply_format"]
+        + ([search] if search else []),  # writers are shown memories that a search found
         writer_state(state),
     )
     # a program in which only the reader was optimised shares the banks of the memory system

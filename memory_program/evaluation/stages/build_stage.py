@@ -9,6 +9,7 @@ from functools import partial
 from locomo.types import Conversation, Session
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.two_phase import remember_two_phase
+from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
@@ -70,6 +71,7 @@ class Builder:
         *,
         order: BuildOrder = "sequential",
         retry_errors: bool = False,
+        dense: DenseIndex | None = None,
     ) -> None:
         """Prepare.
 
@@ -80,13 +82,14 @@ class Builder:
             others: systems of the run that may write with the same prompts, and then share its banks.
             order: how the sessions of a conversation are built; two phases need a ``MemoryProgram``.
             retry_errors: undo sessions with failed calls, and those after them, and build them again.
+            dense: spaces that are not kept in the store get empty copies of it.
         """
         self._system = system
         self._identity = recorded.run.system
         self._journal = recorded.journals.builds
         self._conversations = recorded.selection.conversations
         self._store = store
-        self._others = others
+        self._others, self._dense = others, dense
         self._retry_errors = retry_errors and not self.shares_banks  # the other system retries them
         self._in_two_phases = order == "two-phase" and system.writes_memories
         if self._in_two_phases and not isinstance(system, MemoryProgram):
@@ -274,8 +277,11 @@ class Builder:
     def _space(self, conversation: Conversation) -> MemorySpace:
         namespace = self._identity.namespace(conversation)
         if namespace not in self._spaces:
-            fresh = self._store.load(namespace) if self._store is not None else MemorySpace(namespace)
-            self._spaces[namespace] = fresh
+            self._spaces[namespace] = (
+                self._store.load(namespace)
+                if self._store is not None
+                else MemorySpace(namespace, dense=self._dense)
+            )
         return self._spaces[namespace]
 
     def _record_key(self, conversation: Conversation, session: Session) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram, MemorySystem, saved_reply_format
 from memory_program.agents.systems import set_models
+from memory_program.bank.dense import DenseIndex
 from memory_program.bank.store import BankStore
 from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
@@ -62,6 +63,7 @@ class SystemRunner:
         others: Sequence[SystemRecords] = (),
         executor: RayExecutor | None = None,
         default_format: FormatChoice | None = None,
+        dense: DenseIndex | None = None,
     ) -> None:
         """Make the system, without models, and read its records.
 
@@ -75,6 +77,7 @@ class SystemRunner:
             executor: runs sessions and questions on a cluster; None runs them in this process.
             default_format: returns the reply format of a part (``writer``) whose model has no saved program;
                 None is chat.
+            dense: the dense index of spaces that are not in the store.
 
         Raises:
             ConfigError: the saved program does not fit this system.
@@ -123,7 +126,7 @@ class SystemRunner:
             runs = RemoteSystem(self._system, executor, config.concurrency // builds_at_once)
         banks, retry_errors = (store if self._system.writes_memories else None), config.retry_errors
         self.builder = Builder(
-            runs, self.recorded, banks, others, order=config.build, retry_errors=retry_errors
+            runs, self.recorded, banks, others, order=config.build, retry_errors=retry_errors, dense=dense
         )
         self.answerer = Answerer(
             runs, self.recorded, self.builder, retry_errors=retry_errors, writers=writers

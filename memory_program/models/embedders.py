@@ -1,0 +1,157 @@
+"""Makes the dense index of an embedding model: one behind an address, or one in this process.
+
+Names are LiteLLM's, ``provider/model``, or ``local:`` and a folder or hub id of a sentence-transformers or
+model2vec model. A failed call is an error that names the endpoint; nothing is ever found by words instead.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Generator
+from contextlib import closing, contextmanager
+from functools import cache, partial
+from pathlib import Path
+
+import dspy
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from memory_program.bank.dense import DENSE_WEIGHT, DenseIndex, EmbeddingFunction, text_digest
+from memory_program.core.errors import EmbeddingError, StoreError
+from memory_program.core.extras import name_missing_extra
+from memory_program.models.http_engine import NO_KEY, read_key
+from memory_program.models.litellm_engine import import_litellm
+from memory_program.models.model_names import embedder_fingerprint, is_local, model_source
+
+EMBEDDER_KEY = "EMBEDDER_API_KEY"
+"""The environment variable whose key goes before that of the provider."""
+
+_MAX_RETRIES = 3
+_TIMEOUT_S = 120.0
+_PROBE = "The length of this vector is that of all."
+
+
+def load_embedder(
+    name: str, *, api_base: str | None = None, cache_file: Path, weight: float | None = DENSE_WEIGHT
+) -> DenseIndex:
+    """Make the empty dense index of an embedding model.
+
+    Args:
+        name: LiteLLM's name, or ``local:`` and a folder or hub id.
+        api_base: the address of an OpenAI-compatible server; None is the provider's own.
+        cache_file: the SQLite file of its vectors, by model and text. A text in it is never embedded again.
+        weight: as of ``DenseIndex``.
+
+    Raises:
+        EmbeddingError: the model cannot be used; the message names it and its endpoint.
+        StoreError: the file of the vectors cannot be used.
+    """
+    model = embedder_fingerprint(name)
+    functions = _local_functions(name) if is_local(name) else [partial(_call_endpoint, name, api_base)] * 2
+    embed, embed_query = (
+        CachedEmbedding(function, f"{task}:{model}", cache_file)
+        for task, function in zip(("document", "query"), functions, strict=True)
+    )
+    dimension = len(embed([_PROBE])[0])
+    return DenseIndex(embed, model, dimension, embed_query=embed_query, weight=weight)
+
+
+class CachedEmbedding:
+    """An embedding function whose vectors are kept in a file. Any thread may call it, and any process."""
+
+    def __init__(self, embed: EmbeddingFunction, model: str, path: Path) -> None:
+        """Open the file, and create it if there is none.
+
+        Raises:
+            StoreError: it cannot be opened.
+        """
+        self._embed, self._model, self._path = embed, model, path
+        self._lock = threading.Lock()
+        with self._database() as database:
+            database.execute(
+                "CREATE TABLE IF NOT EXISTS vectors (model TEXT, digest TEXT, vector BLOB,"
+                " PRIMARY KEY (model, digest)) WITHOUT ROWID"
+            )
+
+    def __call__(self, texts: list[str]) -> list[NDArray[np.float32]]:
+        """Return the vectors of texts; those that are not in the file are computed, and saved."""
+        digests = [text_digest(text) for text in texts]
+        known = self._read(digests)
+        missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
+        if missing:
+            fresh = np.asarray(self._embed(list(missing.values())), dtype=np.float32)
+            if len(fresh) != len(missing):
+                raise EmbeddingError(f"{self._model}: {len(fresh)} vectors for {len(missing)} texts")
+            known |= dict(zip(missing, fresh, strict=True))
+            rows = [(self._model, digest, known[digest].tobytes()) for digest in missing]
+            with self._database() as database:
+                database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?)", rows)
+        return [known[digest] for digest in digests]
+
+    def _read(self, digests: list[str]) -> dict[str, NDArray[np.float32]]:
+        marks = ", ".join("?" * len(digests))
+        query = f"SELECT digest, vector FROM vectors WHERE model = ? AND digest IN ({marks})"
+        with self._database() as database:
+            rows = database.execute(query, (self._model, *digests)).fetchall()
+        return {digest: np.frombuffer(vector, dtype=np.float32) for digest, vector in rows}
+
+    @contextmanager
+    def _database(self) -> Generator[sqlite3.Connection]:
+        """Open the file for one transaction."""
+        try:
+            with closing(sqlite3.connect(self._path, timeout=60)) as database, database:
+                yield database
+        except sqlite3.Error as error:
+            raise StoreError(
+                f"the vectors in {str(self._path)!r} cannot be used: {error}; delete the file, and they are "
+                "computed again"
+            ) from error
+
+
+def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLike:
+    """Embed texts by one call of an API, with retries."""
+    import_litellm()  # without telemetry
+    from openai import OpenAIError  # the base of LiteLLM's errors; slow to import
+
+    key = read_key(EMBEDDER_KEY) or (
+        NO_KEY if api_base is not None and not read_key("OPENAI_API_KEY") else ""
+    )
+    options = {"api_key": key} if key else {}
+    if api_base is not None:
+        options["api_base"] = api_base
+    embedder = dspy.Embedder(
+        name, len(texts), caching=False, max_retries=_MAX_RETRIES, timeout=_TIMEOUT_S, **options
+    )
+    place = api_base or "its provider's own address"
+    try:
+        return embedder(texts)
+    except (OpenAIError, AttributeError, KeyError, TypeError, ValueError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise EmbeddingError(
+            f"embedder {name!r} at {place} failed: {said}; check --embedder, --embedder-api-base and "
+            f"{EMBEDDER_KEY}, and start the same command again: vectors so far are kept"
+        ) from error
+
+
+def _local_functions(name: str) -> list[EmbeddingFunction]:
+    """Return the functions of a local model for documents and for queries; the first call loads it."""
+    lock = threading.Lock()  # tokenizers are not safe to share
+
+    @cache
+    def load() -> list[EmbeddingFunction]:
+        with name_missing_extra():
+            from sentence_transformers import SentenceTransformer
+        try:
+            model = SentenceTransformer(str(Path(model_source(name)).expanduser()))
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            said = " ".join(str(error).split())[:300]
+            raise EmbeddingError(
+                f"embedder {name!r} cannot be loaded: {said}; name the folder or the hub id of a "
+                "sentence-transformers or model2vec model after 'local:'"
+            ) from error
+        return [partial(f, show_progress_bar=False) for f in (model.encode_document, model.encode_query)]
+
+    def embed(place: int, texts: list[str]) -> ArrayLike:
+        with lock:
+            return load()[place](texts)
+
+    return [partial(embed, 0), partial(embed, 1)]

@@ -1,0 +1,156 @@
+"""``--retrieval hybrid`` and ``dense``: a server of embeddings or a local model, recorded and cached."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from memory_program.bank.dense import DenseIndex
+from memory_program.bank.store import BankStore
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import ConfigError, EmbeddingError, EmbeddingMismatchError
+from memory_program.core.json_files import Json
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.forget.__main__ import main as forget_command
+from tests.embedding_server import EmbeddingServer
+from tests.evaluation_samples import write_conversations
+from tests.model_server import ModelServer
+
+TALK = {
+    "sample_id": "talk-1",
+    "conversation": {
+        "speaker_a": "Ana",
+        "speaker_b": "Ben",
+        "session_1_date_time": "1:30 pm on 1 May, 2023",
+        "session_1": [
+            {"speaker": "Ana", "dia_id": "D1:1", "text": "We brought a puppy home."},
+            {"speaker": "Ben", "dia_id": "D1:2", "text": "Lovely weather here."},
+            {"speaker": "Ana", "dia_id": "D1:3", "text": "The tide was high, a walk along the beach."},
+        ],
+    },
+    "qa": [{"question": "Any dog around?", "answer": "a puppy", "category": 4, "evidence": ["D1:1"]}],
+}
+
+
+@pytest.fixture
+def server():
+    with EmbeddingServer() as served:
+        yield served
+
+
+@pytest.fixture
+def talk(tmp_path: Path) -> Path:
+    path = tmp_path / "talk.json"
+    path.write_text(json.dumps([TALK]))
+    return path
+
+
+def run(data: Path, folder: Path, **settings: Any) -> Json:
+    defaults = {"dataset": str(data), "systems": "extractive", "mlflow": False, "output_dir": folder}
+    results = evaluate(EvaluateConfig(**{**defaults, **settings}), console=Console(file=io.StringIO()))
+    assert results is not None
+    return results["systems"]
+
+
+def ranked(folder: Path, system: str = "extractive") -> list[str]:
+    (line,) = (folder / system / "answers.jsonl").read_text().splitlines()
+    return [item["item_id"] for item in json.loads(line)["answer"]["ranked"]]
+
+
+def with_server(server: EmbeddingServer, retrieval: str = "hybrid") -> dict[str, Any]:
+    return {"retrieval": retrieval, "embedder": "openai/themes", "embedder_api_base": server.url}
+
+
+def test_a_turn_without_a_common_word_is_found_by_meaning_alone(talk, server, tmp_path):
+    run(talk, tmp_path / "words")
+    assert ranked(tmp_path / "words") == []
+    for retrieval in ("hybrid", "dense"):
+        systems = run(talk, tmp_path / retrieval, **with_server(server, retrieval))
+        assert ranked(tmp_path / retrieval)[0] == "D1:1"
+        signature = systems["extractive"]["signature"]
+        assert f"|retrieval:{retrieval}|embedder:openai/themes" in signature
+        assert ("|dense_weight:0.5" in signature) == (retrieval == "hybrid")
+
+
+def test_a_text_is_embedded_once_whatever_the_systems_and_attempts(talk, server, tmp_path):
+    run(talk, tmp_path / "run", **with_server(server))
+    assert len(server.texts) == len(set(server.texts)) == 1 + 3 + 1  # the probe, the turns, the question
+    run(talk, tmp_path / "run", **with_server(server), dense_weight=2.0, systems="extractive")
+    assert len(server.texts) == 5
+
+
+def test_a_failed_embedding_names_the_endpoint_and_nothing_is_answered_by_words(talk, server, tmp_path):
+    run(talk, tmp_path / "probed", **with_server(server))
+    (tmp_path / "run").mkdir()
+    (tmp_path / "probed/embeddings.sqlite").rename(tmp_path / "run/embeddings.sqlite")
+    asked_again = json.loads(talk.read_text())
+    asked_again[0]["qa"][0]["question"] = "Which animal lives with Ana?"
+    talk.write_text(json.dumps(asked_again))
+    server.is_broken = True
+    with pytest.raises(EmbeddingError, match=rf"'openai/themes' at {server.url} failed: .*out of memory"):
+        run(talk, tmp_path / "run", **with_server(server))
+    answers = tmp_path / "run/extractive/answers.jsonl"
+    assert not answers.exists() or answers.read_text() == ""
+    server.is_broken = False
+    run(talk, tmp_path / "run", **with_server(server))
+    assert ranked(tmp_path / "run")[0] == "D1:1"
+
+
+def test_a_store_records_the_embedder_and_its_vectors(server, tmp_path):
+    data = write_conversations(tmp_path / "talks.json", 1, sessions=1)
+    models = {"systems": "memory", "model": "openai/test", "judge_model": "none"}
+    with ModelServer() as model:
+        run(data, tmp_path / "run", **models, **with_server(server), api_base=model.url)
+    other = DenseIndex(lambda texts: [[1.0]] * len(texts), "other", 1)
+    with pytest.raises(EmbeddingMismatchError, match="'openai/themes' with dimension 4"):
+        BankStore(f"sqlite:///{tmp_path}/run/banks.sqlite", other)
+
+
+def test_forgetting_a_conversation_deletes_the_vectors_of_a_run(talk, server, tmp_path):
+    run(talk, tmp_path / "run", **with_server(server))
+    assert forget_command(["--namespace", "talk-1", "--folder", str(tmp_path / "run")]) == 0
+    assert not (tmp_path / "run/embeddings.sqlite").exists()
+
+
+def test_a_local_folder_embeds_in_this_process(talk, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import StaticEmbedding
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import Whitespace
+
+    words = ["[UNK]", "dog", "puppy", "beach"]
+    tokenizer = Tokenizer(WordLevel({word: place for place, word in enumerate(words)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = Whitespace()
+    weights = np.array([[0, 0, 0.1], [1, 0, 0], [1, 0, 0], [0, 1, 0]], dtype=np.float32)
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_weights=weights)]).save(
+        str(tmp_path / "tiny")
+    )
+    systems = run(talk, tmp_path / "run", retrieval="hybrid", embedder=f"local:{tmp_path / 'tiny'}")
+    assert ranked(tmp_path / "run")[0] == "D1:1"
+    assert f"embedder:local:{tmp_path / 'tiny'}@" in systems["extractive"]["signature"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"retrieval": "hybrid"}, "--retrieval hybrid needs an embedding model: name one with --embedder"),
+        ({"embedder": "openai/x"}, "--embedder only applies to --retrieval hybrid and dense"),
+        (
+            {"retrieval": "dense", "embedder": "openai/x", "dense_weight": 2.0},
+            "--dense-weight only applies to --retrieval hybrid",
+        ),
+        (
+            {"retrieval": "dense", "embedder": "openai/x", "executor": "ray", "model": "openai/y"},
+            "drop --retrieval or --executor",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        EvaluateConfig(**{"systems": "rag", **settings})
