@@ -50,7 +50,10 @@ _HINTS: dict[str, tuple[tuple[str, str], ...]] = {
         ("num-train", "use --num-train N"),
     ),
     "training-gpus": (("backend", "it belongs to --backend arbor, a server with GPUs"),),
-    "vector-store": (("", "the database of the banks keeps the vectors: use --retrieval hybrid"),),
+    "vector-store": (
+        ("retrieval", "the database of the banks keeps the vectors: use --retrieval hybrid"),
+        ("", "memories are found by words (BM25); vectors are for evaluate.py and Python: docs/concepts.md"),
+    ),
     "workers": (("concurrency", "use --concurrency N"), ("threads", "use --threads N")),
 }
 """For each flag pairs of a flag of today and a hint. The first pair whose flag the command has is shown."""

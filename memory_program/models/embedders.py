@@ -16,15 +16,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from memory_program.bank.dense import DENSE_WEIGHT, DenseIndex, EmbeddingFunction, text_digest
-from memory_program.core.errors import EmbeddingError, StoreError
+from memory_program.core.errors import EmbeddingError, EmbeddingMismatchError, StoreError
 from memory_program.core.extras import name_missing_extra
 from memory_program.models.http_engine import NO_KEY, read_key
 from memory_program.models.litellm_engine import import_litellm
-from memory_program.models.model_names import embedder_fingerprint, is_local, model_source
+from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local, model_source
 
 EMBEDDER_KEY = "EMBEDDER_API_KEY"
 """The environment variable whose key goes before that of the provider."""
 
+_MAX_CHARS = 2000  # many models take 512 tokens, and their servers refuse more
 _MAX_RETRIES = 3
 _TIMEOUT_S = 120.0
 _PROBE = "The length of this vector is that of all."
@@ -45,6 +46,11 @@ def load_embedder(
         EmbeddingError: the model cannot be used; the message names it and its endpoint.
         StoreError: the file of the vectors cannot be used.
     """
+    if is_bundled(name):
+        raise EmbeddingError(
+            f"embedder {name!r} is a language model: name an embedding model, for example "
+            "openai/text-embedding-3-small"
+        )
     model = embedder_fingerprint(name)
     functions = _local_functions(name) if is_local(name) else [partial(_call_endpoint, name, api_base)] * 2
     embed, embed_query = (
@@ -65,7 +71,6 @@ class CachedEmbedding:
             StoreError: it cannot be opened.
         """
         self._embed, self._model, self._path = embed, model, path
-        self._lock = threading.Lock()
         with self._database() as database:
             database.execute(
                 "CREATE TABLE IF NOT EXISTS vectors (model TEXT, digest TEXT, vector BLOB,"
@@ -73,18 +78,28 @@ class CachedEmbedding:
             )
 
     def __call__(self, texts: list[str]) -> list[NDArray[np.float32]]:
-        """Return the vectors of texts; those that are not in the file are computed, and saved."""
+        """Return the vectors of texts; those that are not in the file are computed, and saved.
+
+        Raises:
+            EmbeddingError: the function failed.
+            EmbeddingMismatchError: the model of this name gives vectors of another length than before.
+            StoreError: the file cannot be read or written.
+        """
         digests = [text_digest(text) for text in texts]
         known = self._read(digests)
         missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
         if missing:
             fresh = np.asarray(self._embed(list(missing.values())), dtype=np.float32)
-            if len(fresh) != len(missing):
-                raise EmbeddingError(f"{self._model}: {len(fresh)} vectors for {len(missing)} texts")
             known |= dict(zip(missing, fresh, strict=True))
             rows = [(self._model, digest, known[digest].tobytes()) for digest in missing]
-            with self._database() as database:
-                database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?)", rows)
+            if np.isfinite(fresh).all():  # else the index refuses them
+                with self._database() as database:
+                    database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?, ?)", rows)
+        if len({vector.size for vector in known.values()}) > 1:
+            raise EmbeddingMismatchError(
+                f"{str(self._path)!r} holds vectors of {self._model!r} of another length than it gives now: "
+                "delete the file, and they are computed again"
+            )
         return [known[digest] for digest in digests]
 
     def _read(self, digests: list[str]) -> dict[str, NDArray[np.float32]]:
@@ -123,7 +138,10 @@ def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLi
     )
     place = api_base or "its provider's own address"
     try:
-        return embedder(texts)
+        vectors = embedder([text[:_MAX_CHARS] or " " for text in texts])
+        if len(vectors) != len(texts):
+            raise ValueError(f"{len(vectors)} vectors for {len(texts)} texts")
+        return vectors
     except (OpenAIError, AttributeError, KeyError, TypeError, ValueError) as error:
         said = " ".join(str(error).split())[:300]
         raise EmbeddingError(

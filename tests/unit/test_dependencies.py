@@ -28,7 +28,7 @@ EXTRAS = {
     "safetensors",
     "torch",
 }
-EXTRAS |= {"starlette", "transformers", "uvicorn"}
+EXTRAS |= {"sentence_transformers", "starlette", "transformers", "uvicorn"}
 BLOCK = (
     "import sys\n"
     "class Blocked:\n"

@@ -36,7 +36,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
         ("--db-path ./memories", "--db-path: use --db-url sqlite:///PATH"),
         ("--workers 4", "--workers: use --concurrency N"),
         ("--parallel", "--parallel: work is always parallel: leave it out, or use --concurrency N"),
-        ("--vector-store faiss", r"--vector-store: .*docs/concepts\.md"),
+        ("--vector-store faiss", "--vector-store: .*use --retrieval hybrid"),
         ("--max-length 20000", "--max-length: no example is cut or left out"),
         ("--judge-provider openai", "--judge-provider: use --judge-model openai/NAME"),
         ("--modle x", "--modle: did you mean --mode or --model\\?"),
