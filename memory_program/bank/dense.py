@@ -116,6 +116,12 @@ class DenseIndex:
         copied._rows = SharedArray(np.zeros((0, self.dimension), dtype=np.float32))
         return copied
 
+    def weighted(self, weight: float) -> "DenseIndex":
+        """Make an empty index over the same function with another weight."""
+        copied = self.empty_copy()
+        copied.weight = weight
+        return copied
+
     def unsaved(self) -> Mapping[str, NDArray[np.float32]]:
         """Return the vectors, by digest of the text, that were computed and not marked as saved."""
         return self._unsaved

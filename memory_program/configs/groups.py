@@ -244,6 +244,10 @@ class SearchSettings(SettingsGroup):
         """The weight of a ``DenseIndex``: None ranks by cosine alone."""
         return self.dense_weight if self.retrieval == "hybrid" else None
 
+    def flags(self) -> dict[str, str]:
+        """Give the ranking and its model by the names of their settings; none for BM25."""
+        return {} if self.embedder is None else {"retrieval": self.retrieval, "embedder": self.embedder}
+
     def for_records(self) -> dict[str, float | str]:
         """Give the settings that a result depends on; none for BM25, the only ranking of version 0.1."""
         if self.embedder is None:

@@ -52,6 +52,7 @@ class Target(StrEnum):
     WRITER = "writer"
     BOTH = "both"
     JUDGE = "judge"
+    RETRIEVAL = "retrieval"
 
     @property
     def stages(self) -> tuple["Target", ...]:
@@ -79,7 +80,8 @@ class OptimizeConfig(Settings, init=False):
     target: Target = Target.READER
     """Prompts to improve: reader (an example is a question), writer (an example is a session, with the
     questions whose evidence ends in it), both in turn, or judge (an example is a built-in answer with a known
-    verdict, as in evaluate.py --mode calibrate)."""
+    verdict, as in evaluate.py --mode calibrate). retrieval changes no prompt: Optuna tries --top-k,
+    --min-relative-score, --with-verbatim-turns and, with --retrieval hybrid, --dense-weight."""
 
     rounds: int = Field(default=1, ge=1)
     """Passes over the parts of --target, each from the best so far."""
@@ -128,7 +130,8 @@ class OptimizeConfig(Settings, init=False):
     """Search effort. --trials is more exact."""
 
     trials: int | None = Field(default=None, ge=1)
-    """Steps of simba, trials of mipro, instructions of gepa, sets of demos of bootstrap. Overrides --auto."""
+    """Steps of simba, trials of mipro and of --target retrieval, instructions of gepa, sets of demos of
+    bootstrap. Overrides --auto."""
 
     num_candidates: int = Field(default=4, ge=2)
     """Samples and candidates per step of simba; instructions and sets of demos that mipro combines."""
@@ -150,7 +153,8 @@ class OptimizeConfig(Settings, init=False):
 
     output: OutputFile | None = None
     """File for the best program: prompts, demos, scores, no key. Default: optimized_memory_program.json, for
-    evaluate.py --program; of a judge optimized_judge.json, for evaluate.py --judge-program."""
+    evaluate.py --program; of a judge optimized_judge.json, for evaluate.py --judge-program; of retrieval
+    optimized_retrieval.json, for evaluate.py --config."""
 
     output_dir: Path = Path("runs/optimize")
     """Folder of the run: replies, memories, candidates, plots. The same folder continues the same run."""
@@ -185,6 +189,8 @@ class OptimizeConfig(Settings, init=False):
 
     @model_validator(mode="after")
     def _check_proposer(self) -> Self:
+        if self.target is Target.RETRIEVAL:
+            return self._check_has_judge()
         if self.optimizer.needs_instructions and not self.proposes_instructions:
             raise ConfigError(
                 f"optimizer={self.optimizer.value!r} needs a model that writes instructions, which "
@@ -196,6 +202,9 @@ class OptimizeConfig(Settings, init=False):
                 "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
                 "writes instructions with --prompt-model"
             )
+        return self._check_has_judge()
+
+    def _check_has_judge(self) -> Self:
         if self.grading.metric != "f1" and self.judge is None and self.target is not Target.JUDGE:
             raise ConfigError(
                 f"answer_metric={self.grading.answer_metric!r} needs a model that judges, which "
@@ -206,8 +215,13 @@ class OptimizeConfig(Settings, init=False):
     @property
     def output_file(self) -> Path:
         """The file for the best program."""
-        name = "optimized_judge.json" if self.target is Target.JUDGE else "optimized_memory_program.json"
-        return self.output or Path(name)
+        names = {Target.JUDGE: "judge", Target.RETRIEVAL: "retrieval"}
+        return self.output or Path(f"optimized_{names.get(self.target, 'memory_program')}.json")
+
+    @property
+    def retrieval_trials(self) -> int:
+        """The settings that --target retrieval tries, the present ones included."""
+        return self.trials or {"light": 12, "medium": 25, "heavy": 50}[self.auto]
 
     @property
     def task_role(self) -> Role:

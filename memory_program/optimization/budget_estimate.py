@@ -43,14 +43,19 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
             min(limit, sum(len(c.sessions if is_writer else c.questions) for c in conversations))
             for conversations, limit in ((splits.train, config.num_examples), (splits.val, config.num_val))
         )
+        is_retrieval = target is Target.RETRIEVAL
         attempts = expected_attempts(config, train, val) + (1 + MAX_FINALISTS) * val
+        if is_retrieval:
+            attempts = config.retrieval_trials * train + 2 * val
         questions = attempts * (config.episode_questions if is_writer else 1)
         part = program.writer if is_writer else program.reader
         estimates += [
             estimate_build(as_evaluated, name, used, sessions + attempts * is_writer),
             estimate_answers(as_evaluated, name, used, questions),
             estimate_judgements(as_evaluated, name, questions) if config.judge is not None else None,
-            _estimate_proposals(config, expected_proposals(config, len(part.named_predictors()))),
+            None
+            if is_retrieval
+            else _estimate_proposals(config, expected_proposals(config, len(part.named_predictors()))),
         ]
         sessions = all_sessions if is_writer else 0  # an improved writer processes every session again
     return [estimate for estimate in estimates if estimate is not None]

@@ -22,6 +22,7 @@ from memory_program.models.usage import check_max_cost
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
+from memory_program.optimization.dev_examples import MemoryCase
 from memory_program.optimization.judge_target import JudgeOptimizationTarget
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from memory_program.optimization.mlflow_optimization import RESULTS, OptimizationPublisher
@@ -33,6 +34,7 @@ from memory_program.optimization.optimization_stage import (
 )
 from memory_program.optimization.prompt_text import apply_prompts
 from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
+from memory_program.optimization.retrieval_target import RetrievalTuner, retrieval_results
 from memory_program.optimization.saved_program import OptimizationTarget, run_results, save_program
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
@@ -89,16 +91,15 @@ def optimize(
         for line in (subject.summary, *metric, *estimates, *_limit_lines(config)):
             progress.say(line)
         context = _make_stage_context(config, calls, models, score)
-        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
         stages, stopped = list[StageResult](), list[str]()
+        if config.target is Target.RETRIEVAL:
+            assert isinstance(subject, MemoryOptimizationTarget)
+            return _tune_retrieval(context, subject, progress, checks_format=models is None)
+        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
             if models is None and isinstance(subject, MemoryOptimizationTarget):
-                task_lm, replies = context.task_lm, config.system.replies.settings()
-                for line in subject.choose_reply_formats(
-                    lambda _part, model: RESPONSE_FORMATS.default_format(model, lambda: task_lm, replies)
-                ):
-                    progress.say(line)
+                _choose_reply_formats(context, subject, progress)
             for target in config.rounds * config.target.stages:
                 stages.append(_optimize_target(target, len(stages), context, subject, progress, publisher))
                 if stages[-1].stopped is not None:
@@ -110,6 +111,46 @@ def optimize(
             progress.say(line)
         publisher.publish(results, stages, subject.program)
         return results
+
+
+def _choose_reply_formats(
+    context: StageContext, subject: MemoryOptimizationTarget, progress: OptimizationProgress
+) -> None:
+    task_lm, replies = context.task_lm, context.config.system.replies.settings()
+    for line in subject.choose_reply_formats(
+        lambda _part, model: RESPONSE_FORMATS.default_format(model, lambda: task_lm, replies)
+    ):
+        progress.say(line)
+
+
+def _tune_retrieval(
+    context: StageContext,
+    subject: MemoryOptimizationTarget,
+    progress: OptimizationProgress,
+    *,
+    checks_format: bool,
+) -> Json:
+    """Search for retrieval settings, and save the best as settings of ``evaluate``."""
+    config, stopped, choice = context.config, list[str](), None
+    with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
+        _check_models(context.models)
+        if checks_format:
+            _choose_reply_formats(context, subject, progress)
+        cases = subject.cases(Target.READER)
+        train, val = (
+            [c for c in of_split if isinstance(c, MemoryCase)] for of_split in (cases.train, cases.val)
+        )
+        tuner = RetrievalTuner(config, subject.program.reader, context.score, context.calls)
+        choice = tuner.tune(train, val, progress.say)
+    results = retrieval_results(config, subject, choice, context.calls, stopped)
+    write_json(config.output_dir / RESULTS, results)
+    if choice is None:
+        progress.say(f"stopped early: {stopped[0]}; the same command with a higher limit continues")
+        return results
+    write_json(config.output_file, {**config.search.flags(), **choice.winner.settings})
+    for line in (*choice.summary(), f"saved: {config.output_file}, for evaluate.py --config"):
+        progress.say(line)
+    return results
 
 
 def _check_prices(config: OptimizeConfig) -> None:

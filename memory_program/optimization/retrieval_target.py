@@ -1,0 +1,211 @@
+"""Search for retrieval settings: Optuna proposes them, the reader answers with them, validation decides."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from statistics import fmean
+
+import numpy as np
+import optuna
+
+from locomo.statistics import PairedComparison, paired_comparison
+from memory_program.agents.context import MemoryContext
+from memory_program.agents.reader import QAReader
+from memory_program.bank.space import MemorySpace
+from memory_program.configs.groups import MACHINE_SETTINGS
+from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.core.errors import ModelError
+from memory_program.core.json_files import Json
+from memory_program.core.parallel import run_parallel
+from memory_program.core.provenance import provenance
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.candidate_metric import MemoryAttempt
+from memory_program.optimization.dev_examples import MemoryCase
+from memory_program.optimization.memory_target import MemoryOptimizationTarget
+from memory_program.rl.rewards import AnswerMetric
+
+Settings = dict[str, float | bool]
+"""Retrieval settings by the names of their flags: top_k, min_relative_score, with_verbatim_turns, and with
+--retrieval hybrid dense_weight."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalTrial:
+    """Settings, and the score of each question by its case id; None where a call failed."""
+
+    settings: Settings
+    scores: dict[str, float | None]
+
+    @property
+    def score(self) -> float:
+        """The mean over the questions that have a score.
+
+        Raises:
+            ModelError: none has one.
+        """
+        present = [value for value in self.scores.values() if value is not None]
+        if not present:
+            raise ModelError("the reader failed on every question: see --model, and start the command again")
+        return fmean(present)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalChoice:
+    """All trials on train, the baseline first; the baseline and the best of them on validation."""
+
+    trials: list[RetrievalTrial]
+    baseline: RetrievalTrial
+    best: RetrievalTrial
+    comparison: PairedComparison | None
+
+    @property
+    def winner(self) -> RetrievalTrial:
+        """The best trial if it beats the baseline on validation, else the baseline."""
+        is_better = self.comparison is not None and self.comparison.difference > 0
+        return self.best if is_better else self.baseline
+
+    def summary(self) -> list[str]:
+        """Say in lines what was found, and which settings won."""
+        found = self.comparison
+        if found is None:
+            return ["retrieval: no settings beat the present ones on train, which stay"]
+        by = f"{found.difference:+.3f} (p {found.p_value:.2f}, n {found.n})"
+        scores = f"{self.baseline.score:.3f} -> {self.best.score:.3f} on validation, {by}"
+        stays = "" if self.winner is self.best else "; the present settings stay"
+        flags = " ".join(f"{name}={value}" for name, value in self.winner.settings.items())
+        return [f"retrieval: {scores}{stays}", flags]
+
+
+class RetrievalTuner:
+    """Tries retrieval settings on questions, with the same reader and the same memories."""
+
+    def __init__(
+        self, config: OptimizeConfig, reader: QAReader, score: AnswerMetric, calls: ReplyCache
+    ) -> None:
+        """Take the settings to begin with from a config."""
+        self._config, self._reader, self._score, self._calls = config, reader, score, calls
+        self._spaces: dict[tuple[str, float], MemorySpace] = {}
+
+    def tune(
+        self, train: Sequence[MemoryCase], val: Sequence[MemoryCase], say: Callable[[str], None]
+    ) -> RetrievalChoice:
+        """Search on train by TPE (Bergstra et al. 2011, NeurIPS), and compare the best with the start on val.
+
+        ``say`` is told of each trial.
+
+        Raises:
+            ModelError: the reader fails on every question.
+            RunStopped: a limit of the run is reached.
+        """
+        config, trials = self._config, list[RetrievalTrial]()
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.enqueue_trial(dict(self._start()))
+
+        def objective(trial: optuna.Trial) -> float:
+            trials.append(self._try(self._propose(trial), train))
+            shown = ", ".join(f"{name}={value:.3g}" for name, value in trials[-1].settings.items())
+            say(f"  trial {len(trials)} of {config.retrieval_trials}: {trials[-1].score:.3f}, {shown}")
+            return trials[-1].score
+
+        study.optimize(objective, n_trials=config.retrieval_trials)
+        best = max(trials, key=lambda trial: trial.score)  # of equals the first: the baseline, if it is one
+        baseline = self._try(trials[0].settings, val)
+        if best is trials[0]:
+            return RetrievalChoice(trials, baseline, baseline, None)
+        tried = self._try(best.settings, val)
+        pairs = [
+            (value, base, case.group)
+            for case in val
+            if (value := tried.scores[case.case_id]) is not None
+            and (base := baseline.scores[case.case_id]) is not None
+        ]
+        comparison = None
+        if pairs:
+            ours, theirs, groups = zip(*pairs, strict=True)
+            comparison = paired_comparison(ours, theirs, groups, rng=np.random.default_rng(config.seed))
+        return RetrievalChoice(trials, baseline, tried, comparison)
+
+    def _start(self) -> Settings:
+        retrieval, search = self._config.system.retrieval, self._config.search
+        return {
+            "top_k": retrieval.top_k,
+            "min_relative_score": retrieval.min_relative_score,
+            "with_verbatim_turns": self._config.system.reader.with_verbatim_turns,
+            **({"dense_weight": search.dense_weight} if search.retrieval == "hybrid" else {}),
+        }
+
+    def _propose(self, trial: optuna.Trial) -> Settings:
+        settings: Settings = {
+            "top_k": trial.suggest_int("top_k", 1, 50, log=True),
+            "min_relative_score": trial.suggest_float("min_relative_score", 0.0, 1.0),
+            "with_verbatim_turns": trial.suggest_categorical("with_verbatim_turns", [False, True]),
+        }
+        if self._config.search.retrieval == "hybrid":
+            settings["dense_weight"] = trial.suggest_float("dense_weight", 0.05, 10.0, log=True)
+        return settings
+
+    def _try(self, settings: Settings, cases: Sequence[MemoryCase]) -> RetrievalTrial:
+        """Answer the questions of cases under settings."""
+        self._reader.context = MemoryContext(
+            int(settings["top_k"]),
+            self._config.system.retrieval.reader_budget,
+            float(settings["min_relative_score"]),
+            with_archive=bool(settings["with_verbatim_turns"]),
+        )
+        weight = settings.get("dense_weight")
+
+        def answer(case: MemoryCase) -> float | None:
+            (question,) = case.questions
+            reply = self._reader.ask(spaces[case.case_id], question.dated_text)
+            return MemoryAttempt(case, "", (reply,), case.memories, self._score).value()
+
+        spaces = {case.case_id: self._weighted(case, weight) for case in cases}
+        tasks = [partial(answer, case) for case in cases]
+        found = run_parallel(tasks, self._config.concurrency, on_error=self._calls.stop_on)
+        return RetrievalTrial(settings, dict(zip((case.case_id for case in cases), found, strict=True)))
+
+    def _weighted(self, case: MemoryCase, weight: float | None) -> MemorySpace:
+        """Return the memories of a case under another weight of the embedding model."""
+        known = case.memories
+        if weight is None or known.index.dense is None:
+            return known
+        key = (known.namespace, weight)
+        if key not in self._spaces:
+            space = MemorySpace(known.namespace, known.bank.fork(), dense=known.index.dense.weighted(weight))
+            space.restore(list(known.sessions.values()))
+            self._spaces = {**{k: s for k, s in self._spaces.items() if k[1] == weight}, key: space}
+        return self._spaces[key]
+
+
+def retrieval_results(
+    config: OptimizeConfig,
+    subject: MemoryOptimizationTarget,
+    choice: RetrievalChoice | None,
+    calls: ReplyCache,
+    stopped: Sequence[str],
+) -> Json:
+    """Describe a search for retrieval settings as JSON; ``choice`` is None if a limit ended it."""
+
+    def trial_json(trial: RetrievalTrial) -> Json:
+        return {"settings": trial.settings, "score": trial.score, "scores": trial.scores}
+
+    found = None
+    if choice is not None:
+        found = {
+            "trials": [{"settings": trial.settings, "score": trial.score} for trial in choice.trials],
+            "baseline": trial_json(choice.baseline),
+            "best": trial_json(choice.best),
+            "comparison": None if choice.comparison is None else asdict(choice.comparison),
+            "winner": choice.winner.settings,
+        }
+    return {
+        "target": config.target.value,
+        "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, "dataset", "program"}),
+        "dataset": subject.dataset,
+        **provenance(),
+        "calls": {"used": calls.used, **asdict(calls.usage)},
+        "stopped": list(stopped),
+        "retrieval": found,
+    }

@@ -1,0 +1,58 @@
+"""``optimize.py --target retrieval``: settings are tried on train and chosen on validation."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from locomo.types import Question
+from memory_program.bank.outcomes import Answer
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.command_line import parse_flags
+from tests.embedding_server import EmbeddingServer
+from tests.model_server import ModelServer
+from tests.optimization_samples import Steerable, held_out, quick, run
+
+
+def wants_three_lines(question: Question, answer: Answer) -> float:
+    """A score that more context raises, up to three lines."""
+    return min(len(answer.shown), 3) / 3
+
+
+def wants_one_line(question: Question, answer: Answer) -> float:
+    return 1 / max(len(answer.shown), 1)
+
+
+@pytest.mark.parametrize("retrieval", ["bm25", "hybrid"])
+def test_better_settings_are_found_and_evaluate_reads_them(retrieval: str, tmp_path: Path) -> None:
+    model = Steerable([])
+    with ModelServer(reply=model) as server, EmbeddingServer() as embeddings:
+        is_hybrid = retrieval == "hybrid"
+        search = {"embedder": "openai/themes", "embedder_api_base": embeddings.url} if is_hybrid else {}
+        config = quick(
+            tmp_path, target="retrieval", trials=6, top_k=1, retrieval=retrieval, **search, num_examples=4
+        )
+        results, output = run(config, server, wants_three_lines)
+    untouched = {str(q.answer) for conversation in held_out(config) for q in conversation.questions}
+    sent = " ".join(f"{prompt.user} {prompt.shown}" for prompt in model.asked)
+    assert not [code for code in untouched if code in sent]
+    found = results["retrieval"]
+    assert len(found["trials"]) == 6
+    assert found["trials"][0]["settings"]["top_k"] == 1
+    assert found["comparison"]["difference"] > 0
+    assert found["winner"] == found["best"]["settings"] != found["trials"][0]["settings"]
+    assert "retrieval: 0.333 -> " in output
+    assert json.loads((tmp_path / "run/results.json").read_text())["retrieval"]["winner"] == found["winner"]
+    settings = parse_flags(EvaluateConfig, ["--config", str(config.output)])
+    assert settings.system.retrieval.top_k == found["winner"]["top_k"]
+    assert (settings.search.retrieval, settings.search.embedder) == (retrieval, search.get("embedder"))
+    assert ("dense_weight" in found["winner"]) == is_hybrid
+
+
+def test_the_present_settings_stay_if_nothing_beats_them(tmp_path: Path) -> None:
+    with ModelServer(reply=Steerable([])) as server:
+        config = quick(tmp_path, target="retrieval", trials=3, top_k=1, num_examples=4, num_val=4)
+        results, output = run(config, server, wants_one_line)
+    assert results["retrieval"]["winner"]["top_k"] == 1
+    assert "no settings beat the present ones on train, which stay" in output
+    assert json.loads(config.output.read_text())["top_k"] == 1
