@@ -286,7 +286,7 @@ def _with_neighbours(vectors: NDArray[np.float32], session_at: NDArray[np.intp])
         is_near = (places - np.arange(len(vectors)) == offset) & (session_at[places] == session_at)
         summed += weight * is_near[:, None] * vectors[places]
     lengths = np.linalg.norm(summed, axis=1, keepdims=True)
-    return summed / np.where(lengths == 0, 1, lengths)
+    return (summed / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 class _BM25:

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import dspy
 import numpy as np
@@ -130,12 +131,10 @@ def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLi
     key = read_key(EMBEDDER_KEY) or (
         NO_KEY if api_base is not None and not read_key("OPENAI_API_KEY") else ""
     )
-    options = {"api_key": key} if key else {}
-    if api_base is not None:
-        options["api_base"] = api_base
-    embedder = dspy.Embedder(
-        name, len(texts), caching=False, max_retries=_MAX_RETRIES, timeout=_TIMEOUT_S, **options
-    )
+    options: dict[str, Any] = {"max_retries": _MAX_RETRIES, "timeout": _TIMEOUT_S}  # Any: LiteLLM's
+    options |= {"api_key": key} if key else {}
+    options |= {"api_base": api_base} if api_base is not None else {}
+    embedder = dspy.Embedder(name, len(texts), caching=False, **options)
     place = api_base or "its provider's own address"
     try:
         vectors = embedder([text[:_MAX_CHARS] or " " for text in texts])

@@ -156,11 +156,12 @@ class MemoryOptimizationTarget:
         settings = [writer.mode, writer.max_turns, writer.memory_budget, writer.related, writer.related_floor]
         if writer.replies.format is not ReplyFormat.CHAT or not writer.checks_grounding:
             settings += [writer.replies.format.value, writer.checks_grounding]
-        if search := config.search.for_records():
-            settings.append(search)
+        search = config.search.for_records()
         model = model_fingerprint(config.model)
         namespace = memory_namespace(
-            conversation, RECORD_VERSION, model, config.temperature, settings, writer.dump_state()
+            conversation,
+            *(RECORD_VERSION, model, config.temperature, settings, writer.dump_state()),
+            *([search] if search else []),
         )
         # Sessions of an earlier try are processed again, with the replies on disk, so that their calls count
         # in this one. Of an earlier stage only those are in which a call failed.

@@ -34,7 +34,7 @@ from memory_program.optimization.optimization_stage import (
 )
 from memory_program.optimization.prompt_text import apply_prompts
 from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
-from memory_program.optimization.retrieval_target import RetrievalTuner, retrieval_results
+from memory_program.optimization.retrieval_target import RetrievalChoice, RetrievalTuner, retrieval_results
 from memory_program.optimization.saved_program import OptimizationTarget, run_results, save_program
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
 
@@ -131,7 +131,7 @@ def _tune_retrieval(
     checks_format: bool,
 ) -> Json:
     """Search for retrieval settings, and save the best as settings of ``evaluate``."""
-    config, stopped, choice = context.config, list[str](), None
+    config, stopped, found = context.config, list[str](), list[RetrievalChoice]()
     with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
         _check_models(context.models)
         if checks_format:
@@ -141,14 +141,14 @@ def _tune_retrieval(
             [c for c in of_split if isinstance(c, MemoryCase)] for of_split in (cases.train, cases.val)
         )
         tuner = RetrievalTuner(config, subject.program.reader, context.score, context.calls)
-        choice = tuner.tune(train, val, progress.say)
-    results = retrieval_results(config, subject, choice, context.calls, stopped)
+        found.append(tuner.tune(train, val, progress.say))
+    results = retrieval_results(config, subject, found, context.calls, stopped)
     write_json(config.output_dir / RESULTS, results)
-    if choice is None:
+    if not found:
         progress.say(f"stopped early: {stopped[0]}; the same command with a higher limit continues")
         return results
-    write_json(config.output_file, {**config.search.flags(), **choice.winner.settings})
-    for line in (*choice.summary(), f"saved: {config.output_file}, for evaluate.py --config"):
+    write_json(config.output_file, {**config.search.flags(), **found[0].winner.settings})
+    for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
         progress.say(line)
     return results
 

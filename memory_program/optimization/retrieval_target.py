@@ -182,24 +182,25 @@ class RetrievalTuner:
 def retrieval_results(
     config: OptimizeConfig,
     subject: MemoryOptimizationTarget,
-    choice: RetrievalChoice | None,
+    found: Sequence[RetrievalChoice],
     calls: ReplyCache,
     stopped: Sequence[str],
 ) -> Json:
-    """Describe a search for retrieval settings as JSON; ``choice`` is None if a limit ended it."""
+    """Describe a search for retrieval settings as JSON; ``found`` is empty if a limit ended it."""
 
     def trial_json(trial: RetrievalTrial) -> Json:
         return {"settings": trial.settings, "score": trial.score, "scores": trial.scores}
 
-    found = None
-    if choice is not None:
-        found = {
+    chosen = [
+        {
             "trials": [{"settings": trial.settings, "score": trial.score} for trial in choice.trials],
             "baseline": trial_json(choice.baseline),
             "best": trial_json(choice.best),
             "comparison": None if choice.comparison is None else asdict(choice.comparison),
             "winner": choice.winner.settings,
         }
+        for choice in found
+    ]
     return {
         "target": config.target.value,
         "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, "dataset", "program"}),
@@ -207,5 +208,5 @@ def retrieval_results(
         **provenance(),
         "calls": {"used": calls.used, **asdict(calls.usage)},
         "stopped": list(stopped),
-        "retrieval": found,
+        "retrieval": chosen[0] if chosen else None,
     }

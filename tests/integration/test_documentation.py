@@ -128,7 +128,7 @@ def _check(command, capsys):
 
 @pytest.mark.parametrize("command", [c for c in COMMANDS if not c.startswith(OTHER_PROGRAMS)])
 def test_every_command_is_valid(command, monkeypatch, tmp_path, capsys):
-    for saved in ("optimized_memory_program.json", "optimized_judge.json"):
+    for saved in ("optimized_memory_program.json", "optimized_judge.json", "optimized_retrieval.json"):
         (tmp_path / saved).write_text("{}")
     monkeypatch.chdir(tmp_path)
     _check(command, capsys)
