@@ -91,7 +91,7 @@ class RetrievalTuner:
     ) -> RetrievalChoice:
         """Search on train by TPE (Bergstra et al. 2011, NeurIPS), and compare the best with the start on val.
 
-        ``say`` is told of each trial.
+        ``say`` is called with a line for each trial.
 
         Raises:
             ModelError: the reader fails on every question.
