@@ -14,7 +14,7 @@ from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 EmbeddingFunction = Callable[[list[str]], ArrayLike]
 """A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""
 
-DENSE_WEIGHT = 0.5
+DENSE_WEIGHT = 1.0
 """The weight of the best cosine beside the best BM25 score."""
 
 

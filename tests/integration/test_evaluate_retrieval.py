@@ -73,7 +73,7 @@ def test_a_turn_without_a_common_word_is_found_by_meaning_alone(talk, server, tm
         assert ranked(tmp_path / retrieval)[0] == "D1:1"
         signature = systems["extractive"]["signature"]
         assert f"|retrieval:{retrieval}|embedder:openai/themes" in signature
-        assert ("|dense_weight:0.5" in signature) == (retrieval == "hybrid")
+        assert ("|dense_weight:1.0" in signature) == (retrieval == "hybrid")
 
 
 def test_a_text_is_embedded_once_whatever_the_systems_and_attempts(talk, server, tmp_path):
