@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from locomo.judge.calibration import AnswerKind, CalibrationAnswer, calibration_answers
-from locomo.judge.rubrics import Rubric, Verdict
+from locomo.judge.rubrics import NUGGETS, Rubric, Verdict
 from locomo.statistics import clustered_interval
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
@@ -73,7 +73,7 @@ def compute_judge_error_rates(
             for answer, record in zip(_known_answers(benchmark, rubric), found, strict=True)
             if record is not None
         ]
-        if len(tried) < len(cases):
+        if not cases or len(tried) < len(cases):
             continue
         kinds: list[Json] = []
         for known in (Verdict.CORRECT, Verdict.WRONG):
@@ -157,7 +157,7 @@ def calibration_cases(judge: JudgeIdentity, benchmark: Benchmark) -> dict[Rubric
             )
             for answer in _known_answers(benchmark, rubric)
         ]
-        for rubric in map(Rubric, judge.rubrics)
+        for rubric in (Rubric(name) for name in judge.rubrics if name != NUGGETS)
     }
 
 
