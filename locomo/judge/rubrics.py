@@ -222,13 +222,14 @@ _NUGGET_INSTRUCTIONS: Mapping[NuggetGrading, str] = {
 Grade how well the given answer to a user's question meets one criterion of a rubric. Grade the meaning: other
 words, other forms of a number or a date, and the style do not matter, unless the criterion is about form.
 
-The verdict is 1 if the criterion is met in full; 0.5 if it is met in part, with a small error, or if only some
-of several things that it names are there; 0 if it is not met. A criterion may ask for something to be absent;
-only an answer that is to the question meets it. An answer that is not to the question is 0.""",
+The verdict is 1 if the criterion is met in full; 0.5 if it is met in part, with a small error, or if only
+some of several things that it names are there; 0 if it is not met. A criterion may ask for something to be
+absent; only an answer that is to the question meets it. An answer that is not to the question is 0.""",
     NuggetGrading.EVENT: """\
 Find an event in an answer whose lines are numbered. The criterion is the event.
 
-The verdict is the number of the first line that describes the same event, in whatever words; 0 if none does.""",
+The verdict is the number of the first line that describes the same event, in whatever words; 0 if none
+does.""",
     NuggetGrading.FLUENCY: """\
 Grade the fluency of the given answer, a summary of a book. The criterion is not needed.
 
