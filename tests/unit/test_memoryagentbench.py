@@ -27,7 +27,7 @@ def test_rows_become_conversations_with_the_right_answers(tmp_path):
     dataset = load_memoryagentbench(write_memoryagentbench(tmp_path))
     asked = {talk.questions[0].category: talk.questions[0] for talk in dataset.conversations}
     facts, label, movie, summary, chat = asked.values()
-    assert [talk.conversation_id for talk in dataset.conversations][0] == "factconsolidation_sh_6k-1"
+    assert dataset.conversations[0].conversation_id == "factconsolidation_sh_6k-1"
     assert facts.text.startswith("Facts have serial numbers.")
     assert facts.text.endswith("\n\nWhere does Ann live?")
     assert (facts.golds, label.golds) == (("Oslo",), ("4",))
@@ -100,7 +100,7 @@ def test_a_text_is_cut_at_paragraphs_lines_and_sentences():
     assert [turn.turn_id for turn in sessions[1].turns] == ["D2:1", "D2:2", "D2:3"]
 
 
-# Each row was worked out from the formulas of utils/eval_other_utils.py in HUST-AI-HYZ/MemoryAgentBench at 455306d.
+# Worked out from the formulas of utils/eval_other_utils.py in HUST-AI-HYZ/MemoryAgentBench at 455306d.
 @pytest.mark.parametrize(
     ("task", "prediction", "golds", "score"),
     [
