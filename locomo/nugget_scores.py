@@ -15,14 +15,14 @@ from locomo.types import BeamAbility, MemoryAgentBenchTask, Question
 
 
 class NuggetGrading(StrEnum):
-    """What a judge is asked about one nugget of an answer."""
+    """The tasks of a judge of one nugget of an answer, and the numbers that it may give."""
 
     STATEMENT = "statement"
-    """How well the answer meets a statement: 0, 0.5 or 1."""
+    """The answer meets a statement: 0, 0.5 or 1."""
     EVENT = "event"
     """The number of the first line of the answer that mentions an event; 0 for none."""
     FLUENCY = "fluency"
-    """If a summary is fluent: 0 or 1."""
+    """A summary is fluent: 0 or 1."""
     KEY_POINTS = "key-points"
     """The share of key points that a summary supports."""
     SENTENCES = "sentences"
@@ -56,14 +56,14 @@ def nugget_score(question: Question, prediction: str, values: Sequence[float]) -
     # Deviation: half points count, as in the paper. The official code cuts them to 0, except in event
     # ordering, where it counts them and then reports tau-b only.
     if question.category is BeamAbility.EVENT_ORDERING:
-        return event_ordering_score(question.nuggets, answer_lines(prediction), [round(v) for v in values])
+        return event_ordering_score(question.nuggets, event_lines(prediction), [round(v) for v in values])
     if question.category is MemoryAgentBenchTask.SUMMARIZATION:
         fluency, recall, precision = values
         return summary_f1(fluency, recall, precision)
     return fmean(values)
 
 
-def answer_lines(prediction: str) -> list[str]:
+def event_lines(prediction: str) -> list[str]:
     """List the lines of an answer that say something: each is an event in the order of an answer."""
     return [line.strip() for line in prediction.split("\n") if line.strip()]
 

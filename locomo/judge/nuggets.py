@@ -9,7 +9,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.judge.judge import VERDICT_TOKENS, OneVerdictAdapter, reply_limit
 from locomo.judge.rubrics import nugget_instruction
-from locomo.nugget_scores import NuggetGrading, answer_lines, answer_sentences, list_nugget_gradings
+from locomo.nugget_scores import NuggetGrading, answer_sentences, event_lines, list_nugget_gradings
 from locomo.prompt_markers import escape_prompt_markers
 from locomo.thinking import strip_thinking
 from locomo.types import Question
@@ -22,7 +22,7 @@ _NUMBER = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class NuggetJudgement:
-    """What a judge found about a nugget (see ``NuggetGrading``), with its reasons.
+    """The finding of a judge about a nugget (see ``NuggetGrading``), with its reasons.
 
     ``value`` is None if the reply has no number that is allowed; ``reasoning`` is then all that it said.
     """
@@ -92,7 +92,7 @@ def _material(
     """Give the criterion, the answer as it is shown, and the largest number that is allowed."""
     match grading:
         case NuggetGrading.EVENT:
-            lines = answer_lines(prediction)
+            lines = event_lines(prediction)
             return question.nuggets[nugget], _numbered(lines), len(lines)
         case NuggetGrading.KEY_POINTS:
             return _numbered(question.nuggets), prediction, len(question.nuggets)
