@@ -88,7 +88,7 @@ def test_banks_of_one_server_are_answered_from_by_another_after_the_first_was_st
     assert answers
     outcomes = {record["answer"]["outcome"] for record in answers}
     assert "ok" in outcomes
-    assert "error" not in outcomes  # so small a model may copy the example of the prompt: unparsed
+    assert "error" not in outcomes  # so small a model may repeat itself: unparsed
 
 
 def test_a_killed_build_continues_and_writes_no_session_twice(folder, tmp_path):

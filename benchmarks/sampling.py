@@ -1,20 +1,30 @@
-"""Tokens per second of the in-process engine, compared with transformers' own generation, in one run.
+"""Tokens per second of the in-process engine, of transformers and of vLLM, in one run.
 
 The requests are those of the program's own writer and reader about generated conversations. There are
-enough of them that the last replies, in smaller and smaller batches, count little. Every method answers them
-greedily, twice, in turn with the others. Its best time counts, since other programs may use the machine.
+enough of them that the last replies, in smaller and smaller batches, count little. Every method answers the
+same token ids greedily, up to the same limit, twice, in turn with the others. Its best time counts, since
+other programs may use the machine.
 
-Run it with ``python benchmarks/local_engine.py --help``.
+Run it with ``python benchmarks/sampling.py --help``. vLLM takes part if its executable is on the PATH or
+named by the variable ``VLLM``.
 """
 
+import contextlib
 import copy
 import logging
+import os
 import random
+import shutil
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
 
+import httpx
 import torch
 import tyro
 from dspy.lm15 import Config, Message, Request
@@ -25,6 +35,7 @@ from memory_program.inference.decoder import Decoder
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import DtypeName, LoadedModel
 from memory_program.inference.prefix_cache import PrefixCache
+from memory_program.inference.vllm_server import serve_model, stop_servers
 from memory_program.models.model_names import POCKET, model_source
 from memory_program.worlds import generate_worlds
 from recipes.pocket.training_text import collect_exchanges
@@ -36,8 +47,9 @@ _ROUNDS = 2
 class Benchmark:
     """Settings of the benchmark."""
 
-    model: str = POCKET
-    """The embedded model, or "local:" and a folder or hub id of a model made for chat."""
+    models: tuple[str, ...] = (POCKET,)
+    """The embedded model, or "local:" and a folder or hub id of a model made for chat; several are measured
+    one after the other."""
 
     dtype: DtypeName | None = None
     """The number format of the model; None takes the engine's own choice."""
@@ -48,8 +60,8 @@ class Benchmark:
     sessions: int = 8
     """Sessions of each."""
 
-    concurrency: int = 16
-    """Threads that call the engine at once, and the batch size of transformers."""
+    concurrency: tuple[int, ...] = (1, 16)
+    """Calls at once of the engine and of vLLM, and the batch sizes of transformers."""
 
     most_tokens: int = 128
     """Most tokens of a reply."""
@@ -67,9 +79,10 @@ def main(benchmark: Benchmark) -> None:
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     logging.getLogger("ContinuousBatchingLogger").setLevel(logging.CRITICAL)
-    engine = LocalEngine(LocalSettings(source=model_source(benchmark.model), dtype=benchmark.dtype))
-    _measure(engine, benchmark)
-    engine.close()
+    for model in benchmark.models:
+        engine = LocalEngine(LocalSettings(source=model_source(model), dtype=benchmark.dtype))
+        _measure(model, engine, benchmark)
+        engine.close()
 
 
 @dataclass(frozen=True)
@@ -78,25 +91,29 @@ class _Speed:
     cpu_ms_per_token: float = 0.0
 
 
-def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
-    requests, at_once = _requests(benchmark), benchmark.concurrency
+def _measure(model: str, engine: LocalEngine, benchmark: Benchmark) -> None:
+    requests, most_at_once = _requests(benchmark), max(benchmark.concurrency)
     prompts = [engine.prompt_tokens(request) for request in requests]
     network, sizes = engine.model.network, sorted(map(len, prompts))
     millions = sum(weight.numel() for weight in network.parameters()) / 1e6
-    print(f"{millions:.1f} M parameters, {network.dtype}, {network.device}, {benchmark.threads} threads")
+    print(f"{model}: {millions:.1f} M parameters, {network.dtype}, {network.device}", end=", ")
+    print(f"{benchmark.threads} threads")
     print(f"{len(prompts)} prompts of {sizes[0]} to {sizes[-1]} tokens, {sum(sizes)} in all")
-    first = prompts[: max(1, at_once // 4)]
+    first = prompts[: max(1, most_at_once // 4)]
     prefill = _timed(lambda: _prefill(engine.model, first))
     print(f"prefill: {prefill.tokens_per_s:.0f} tokens/s, {prefill.cpu_ms_per_token:.2f} CPU ms/token")
     reference = copy.deepcopy(engine.model)
     reference.network.set_attn_implementation("sdpa")  # the attention of the engine does not batch there
-    methods: dict[str, Callable[[], int]] = {
-        "engine, one call at a time": lambda: _ask(engine, requests, 1),
-        f"engine, {at_once} at once": lambda: _ask(engine, requests, at_once),
-        "generate, one at a time": lambda: _generate(reference, prompts, 1, benchmark),
-        f"generate, batches of {at_once}": lambda: _generate(reference, prompts, at_once, benchmark),
-        "generate_batch (continuous)": lambda: _generate_batch(reference, prompts, benchmark),
-    }
+    methods: dict[str, Callable[[], int]] = {}
+    for size in benchmark.concurrency:
+        methods[f"engine, {size} at once"] = partial(_ask, engine, requests, size)
+        methods[f"generate, batches of {size}"] = partial(_generate, reference, prompts, size, benchmark)
+    methods["generate_batch (continuous)"] = partial(_generate_batch, reference, prompts, benchmark)
+    if os.environ.get("VLLM") or shutil.which("vllm"):
+        dtype = str(network.dtype).removeprefix("torch.")
+        url = serve_model(model, model_source(model), ["--dtype", dtype])
+        for size in benchmark.concurrency:
+            methods[f"vLLM, {size} at once"] = partial(_ask_vllm, url, model, prompts, size, benchmark)
     speeds = dict.fromkeys(methods, _Speed())
     for _ in range(_ROUNDS):
         for name, method in methods.items():
@@ -105,23 +122,42 @@ def _measure(engine: LocalEngine, benchmark: Benchmark) -> None:
             speed = _timed(method)
             if speed.tokens_per_s > speeds[name].tokens_per_s:
                 speeds[name] = speed
-    alone = speeds["engine, one call at a time"].tokens_per_s
+    stop_servers()
+    alone = next(iter(speeds.values())).tokens_per_s
     print(f"{'':30} {'new tokens/s':>14} {'times':>6} {'CPU ms/token':>14}")
     for name, speed in speeds.items():
         ratio = speed.tokens_per_s / alone
         print(f"{name:30} {speed.tokens_per_s:14.0f} {ratio:6.1f} {speed.cpu_ms_per_token:14.2f}")
-    for dtype in (torch.float32, torch.bfloat16):
-        share, largest = _rounding(engine, dtype, prompts[:at_once])
+    for number_format in (torch.float32, torch.bfloat16):
+        share, largest = _rounding(engine, number_format, prompts[:most_at_once])
         print(
-            f"{dtype}: logits in a batch and alone differ by up to {share:.1e} of the largest ({largest:.1f})"
+            f"{number_format}: logits in a batch and alone differ by up to {share:.1e} of the largest", end=""
         )
+        print(f" ({largest:.1f})")
 
 
 def _timed(method: Callable[[], int]) -> _Speed:
-    started, cpu_started = time.perf_counter(), time.process_time()
+    started, cpu_started = time.perf_counter(), _cpu_seconds()
     tokens = method()
-    elapsed_s, cpu_s = time.perf_counter() - started, time.process_time() - cpu_started
+    elapsed_s, cpu_s = time.perf_counter() - started, _cpu_seconds() - cpu_started
     return _Speed(tokens / elapsed_s, 1000 * cpu_s / tokens)
+
+
+def _cpu_seconds() -> float:
+    """Add up the processor time of this process and of all below it (Linux)."""
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    ticks: dict[int, int] = {}
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = file.read_text().rpartition(")")[2].split()
+            children[int(fields[1])].append(int(file.parent.name))
+            ticks[int(file.parent.name)] = int(fields[11]) + int(fields[12])
+    waiting, total = [os.getpid()], 0
+    while waiting:
+        process = waiting.pop()
+        total += ticks.get(process, 0)
+        waiting += children[process]
+    return total / os.sysconf("SC_CLK_TCK")
 
 
 def _prefill(model: LoadedModel, prompts: Sequence[Sequence[int]]) -> int:
@@ -133,6 +169,26 @@ def _ask(engine: LocalEngine, requests: Sequence[Request], concurrency: int) -> 
     with ThreadPoolExecutor(concurrency) as threads:
         responses = list(threads.map(engine.complete, requests))
     return sum(response.usage.output_tokens or 0 for response in responses)
+
+
+def _ask_vllm(
+    url: str, model: str, prompts: Sequence[Sequence[int]], concurrency: int, benchmark: Benchmark
+) -> int:
+    # The salt keeps apart the prefixes that are cached in each round, as the engine's cache is cleared.
+    same = {
+        "model": model,
+        "temperature": 0.0,
+        "max_tokens": benchmark.most_tokens,
+        "cache_salt": str(uuid4()),
+    }
+
+    def complete(prompt: Sequence[int]) -> int:
+        reply = client.post(f"{url}/completions", json={**same, "prompt": prompt})
+        tokens: int = reply.raise_for_status().json()["usage"]["completion_tokens"]
+        return tokens
+
+    with httpx.Client(timeout=None) as client, ThreadPoolExecutor(concurrency) as threads:
+        return sum(threads.map(complete, prompts))
 
 
 def _generate(
@@ -163,7 +219,7 @@ def _generate_batch(model: LoadedModel, prompts: Sequence[Sequence[int]], benchm
         ),
         # the default reserves most of the memory; 64 to 2,048 tokens a pass were about as fast
         continuous_batching_config=ContinuousBatchingConfig(
-            num_blocks=64, max_batch_tokens=256, max_requests_per_batch=benchmark.concurrency
+            num_blocks=64, max_batch_tokens=256, max_requests_per_batch=max(benchmark.concurrency)
         ),
     )
     return sum(len(output.generated_tokens) for output in outputs.values())
