@@ -131,7 +131,7 @@ def _conversation(row: JsonAt, identity: str, file: Path, hashes: list[str]) -> 
     sessions = tuple(_chat_sessions(context, text) if is_chat else split_into_sessions(text))
     if not sessions:
         raise context.error("says nothing", "get the official file")
-    titles: Mapping[int, str] = {}
+    titles: Mapping[str, str] = {}
     if task is MemoryAgentBenchTask.RECOMMENDATION:
         titles, sha256 = _read_titles(file)
         hashes.append(sha256)
@@ -140,7 +140,7 @@ def _conversation(row: JsonAt, identity: str, file: Path, hashes: list[str]) -> 
 
 
 def _questions(
-    row: JsonAt, metadata: JsonAt, identity: str, task: MemoryAgentBenchTask, titles: Mapping[int, str]
+    row: JsonAt, metadata: JsonAt, identity: str, task: MemoryAgentBenchTask, titles: Mapping[str, str]
 ) -> Iterator[Question]:
     asked, answers = (row.required(name).elements("entry") for name in ("questions", "answers"))
     if len(asked) != len(answers):
@@ -206,7 +206,10 @@ def _read_date(written: str) -> datetime | None:
     found = _DATE.search(written)
     if found is None:
         return None
-    return datetime.strptime(f"{found[1]} {found[2] or '00:00'}", "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+    try:
+        return datetime.strptime(f"{found[1]} {found[2] or '00:00'}", "%Y/%m/%d %H:%M").replace(tzinfo=UTC)
+    except ValueError:  # there is no such day
+        return None
 
 
 def _chat_sessions(context: JsonAt, text: str) -> Iterator[Session]:
@@ -235,7 +238,7 @@ def _chat_sessions(context: JsonAt, text: str) -> Iterator[Session]:
             yield Session(number, day, tuple(turns))
 
 
-def _read_titles(file: Path) -> tuple[dict[int, str], str]:
+def _read_titles(file: Path) -> tuple[dict[str, str], str]:
     """Read the title of each movie by its id."""
     folder = next((f for f in (file.parent, file.parent.parent) if (f / MOVIES_FILE).exists()), file.parent)
     path = folder / MOVIES_FILE
@@ -245,19 +248,18 @@ def _read_titles(file: Path) -> tuple[dict[int, str], str]:
             "official data lie"
         )
     document, sha256 = read_json(path)
-    titles: dict[int, str] = {}
+    titles: dict[str, str] = {}
     for name, number in JsonAt(document, path.name).members().items():
         if type(number) is not int:
             raise JsonAt(number, f"{path.name}: {name}").wrong_type("a whole number")
-        titles[number] = movie_title(name)
+        titles[str(number)] = movie_title(name)
     return titles, sha256
 
 
-def _title(gold: JsonAt, titles: Mapping[int, str]) -> str:
-    number = gold.text().strip()
-    if not number.isdecimal() or int(number) not in titles:
+def _title(gold: JsonAt, titles: Mapping[str, str]) -> str:
+    if gold.text() not in titles:
         raise gold.error(f"is no id of {MOVIES_FILE}", "get both files of one version")
-    return titles[int(number)]
+    return titles[gold.text()]
 
 
 def split_into_sessions(

@@ -4,6 +4,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
+from file_server import served
 from memoryagentbench_samples import ROWS, make_row, write_memoryagentbench
 
 from locomo.benchmark_errors import DatasetError, ScoringError
@@ -78,12 +79,20 @@ def test_recommendations_need_the_names_of_movies(tmp_path):
         load_memoryagentbench(path)
 
 
-def test_rows_are_read_from_parquet(tmp_path):
+def test_the_official_files_are_downloaded_once_and_their_hashes_kept(tmp_path):
     pa = pytest.importorskip("pyarrow")
     pq = pytest.importorskip("pyarrow.parquet")
-    path = tmp_path / "rows.parquet"
-    pq.write_table(pa.Table.from_pylist(ROWS[:1]), path)
-    (talk,) = load_memoryagentbench(path).conversations
+    web, cache = tmp_path / "web", tmp_path / "cache"
+    (web / "data").mkdir(parents=True)
+    write_memoryagentbench(web)
+    for competency, row in zip(Competency, ROWS, strict=False):
+        name = f"{competency.value}-00000-of-00001.parquet"
+        pq.write_table(pa.Table.from_pylist([row]), web / "data" / name)
+    with served(web) as address:
+        dataset = load_memoryagentbench(url=address, cache_dir=cache)
+    assert dataset == load_memoryagentbench(url=address, cache_dir=cache)  # nobody serves any more
+    assert len(list(cache.glob("*.sha256"))) == 5
+    talk = dataset.conversations[0]
     assert (
         talk.questions
         == load_memoryagentbench(write_memoryagentbench(tmp_path, ROWS[0])).conversations[0].questions
