@@ -312,7 +312,7 @@ class EvaluateConfig(Settings, init=False):
             raise ConfigError(
                 f"mode={self.mode.value!r} needs a judge: name one with --judge-model or --model"
             )
-        if self.source.dataset in EVALUATION_ONLY and self.mode is Mode.CALIBRATE:
+        if self.source.dataset == DatasetName.MEMORYAGENTBENCH and self.mode is Mode.CALIBRATE:
             raise ConfigError(
                 f"mode={self.mode.value!r} has no answers with known verdicts for --dataset "
                 f"{self.source.dataset}: try the judge on --dataset longmemeval"

@@ -71,3 +71,26 @@ def test_a_judge_scores_chats_by_verdict_and_summaries_by_f1(tmp_path):
     assert scores["summarization"] == 2 * 0.5 / 1.5
     assert found["judge"]["lenient"]["longmemeval"]["n"] == 1
     assert (found["unscored"], found["failures"]["judge"]["missing"]) == (0, 0)
+
+
+def test_the_error_rates_of_a_judge_of_nuggets_are_measured_and_cited(tmp_path):
+    """The judge gives half a point to what is a part of the gold, and 1 to all else."""
+
+    def judge(prompt, seen):
+        gold = prompt.fields["criterion"].removeprefix("The answer states: ").lower()
+        said = prompt.fields["given_answer"].lower()
+        is_part = said in gold and said != gold and not said.isdigit()  # a number alone is a right answer
+        return fields(reasoning="So it is.", verdict="0.5" if is_part else "1")
+
+    settings = {"mode": "calibrate", "judge_model": "openai/j", "mlflow": False, "dataset": "beam"}
+    with ModelServer(reply=judge) as server:
+        models = {"models": lambda name, _: language_model(name, api_base=server.url)}
+        config = EvaluateConfig(output_dir=tmp_path / "run", **settings)
+        quality = evaluate(config, console=Console(file=io.StringIO(), width=120), **models)["quality"][
+            "nuggets"
+        ]
+        kinds = {row["kind"]: row["errors"] for row in quality["kinds"]}
+        assert (kinds["gold"], kinds["part of a list"], kinds["refusal"]) == (0, 0, 1)
+        assert (quality["false_reject"]["value"], quality["unparsed"], quality["failed"]) == (0, 0, 0)
+        found = run(server, "beam", write_beam(tmp_path), tmp_path / "run")
+    assert f"|calibration:nuggets={quality['false_accept']['value']:.2f}/0.00|" in found["signature"]

@@ -149,7 +149,7 @@ def test_settings_that_do_not_apply_are_refused():
     with pytest.raises(ConfigError, match="a rubric for each question"):
         EvaluateConfig(dataset="beam", model="openai/m", rubrics="strict")
     with pytest.raises(ConfigError, match="no answers with known verdicts"):
-        EvaluateConfig(dataset="beam", model="openai/m", mode="calibrate")
+        EvaluateConfig(dataset="memoryagentbench", model="openai/m", mode="calibrate")
 
 
 def test_without_a_judge_answers_are_unscored_and_counted(tmp_path, capsys):
