@@ -16,6 +16,8 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from memory_program.models.model_names import model_source
 
@@ -58,14 +60,18 @@ def main() -> None:
 
 def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: int) -> dict[str, int]:
     """Take two steps, and return the estimated and the measured bytes."""
+    import dspy
     from dspy.lm15 import Config, Message, Request
 
     from memory_program.configs.trainer_groups import ReinforceSettings
-    from memory_program.inference.engine import LocalEngine, LocalSettings
+    from memory_program.inference.engine import LocalSettings
     from memory_program.inference.loading import read_network_shape
+    from memory_program.models.local_model import LocalModel
     from memory_program.rl.memory_estimate import Sampling, estimate_memory
     from memory_program.rl.trainer.packing import Sample
     from memory_program.rl.trainer.policy_step import LocalTrainer
+    from memory_program.sft.sft_training import SftSplit
+    from memory_program.sft.trl_training import fine_tune
 
     source, is_grpo = model_source(model), method == "grpo"
     settings = ReinforceSettings(
@@ -79,8 +85,8 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
     )
     shape, rng = read_network_shape(source), random.Random(0)
     before = _peak_bytes()
-    engine = LocalEngine(LocalSettings(source=source, dtype="float32", device="cpu"))
-    trainer = LocalTrainer(engine, settings)
+    local = LocalModel(LocalSettings(source=source, dtype="float32", device="cpu"))
+    engine = local.local
     start = batch_tokens // 8
     prompt = tuple(rng.randrange(1000, 2000) for _ in range(start))
     completions = [
@@ -93,13 +99,18 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
         messages=(Message.user("word " * (start - 40)),),
         config=Config(max_tokens=sampling.reply_tokens, temperature=1.0),
     )
-    for _ in range(2):
-        if is_grpo:
+    if is_grpo:
+        trainer = LocalTrainer(engine, settings)
+        for _ in range(2):
             with ThreadPoolExecutor(samples) as threads:
                 list(threads.map(engine.complete, [request] * samples))
             trainer.policy_gradient_step(texts)
-        else:
-            trainer.sft_step(texts)
+    else:
+        asked = {"role": "user", "content": request.messages[0].text}
+        text = {"messages": [asked, {"role": "assistant", "content": "word " * (batch_tokens - start)}]}
+        lm, lessons = dspy.LM(model, engine=local, cache=False), SftSplit([text] * samples, [text])
+        with TemporaryDirectory() as folder:
+            fine_tune(lm, lessons, Path(folder), settings.optimizer, epochs=2, batch=samples)
     measured = _peak_bytes() - before
     engine.close()
     estimate = estimate_memory(shape, settings, weight_bytes=4, sampling=sampling if is_grpo else None)

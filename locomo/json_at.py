@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self, cast
 
@@ -36,6 +36,15 @@ class JsonAt:
         if not isinstance(self.value, dict):
             raise self.wrong_type("an object")
         return cast(dict[str, object], self.value)
+
+    def reject_unknown(self, known: Collection[str]) -> None:
+        """Refuse an object with a member of another name."""
+        unknown = [name for name in self.members() if name not in known]
+        if unknown:
+            raise DatasetError(
+                f"{self.place}: {unknown[0]!r} is an unknown field; expected {', '.join(sorted(known))}; get "
+                "the official file"
+            )
 
     def optional(self, name: str) -> "JsonAt | None":
         """The member of this name; None if it is absent or null."""

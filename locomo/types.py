@@ -41,11 +41,18 @@ class Benchmark(StrEnum):
     LONGMEMEVAL = "longmemeval"
     PERLTQA = "perltqa"
     PERSONAMEM = "personamem"
+    BEAM = "beam"
+    MEMORYAGENTBENCH = "memoryagentbench"
 
     @property
     def is_judged(self) -> bool:
-        """True if a judge may grade the answers; a chosen option is right or wrong by its letter."""
-        return self is not Benchmark.PERSONAMEM
+        """True if judges of answers can be calibrated and optimised on questions of the benchmark."""
+        return self in (Benchmark.LOCOMO, Benchmark.LONGMEMEVAL, Benchmark.PERLTQA)
+
+    @property
+    def has_own_score(self) -> bool:
+        """True if the score is the benchmark's own, and not LoCoMo's F1."""
+        return not self.is_judged
 
 
 class LongMemEvalType(StrEnum):
@@ -104,7 +111,80 @@ class PersonaMemType(StrEnum):
         return self.name.lower()
 
 
-QuestionType = Category | LongMemEvalType | PerltqaType | PersonaMemType
+class BeamAbility(StrEnum):
+    """Abilities that BEAM's questions test, as its files name them.
+
+    Source: Tavakoli et al. 2025, arXiv 2510.27246, section 3.
+    """
+
+    ABSTENTION = "abstention"
+    CONTRADICTION = "contradiction_resolution"
+    EVENT_ORDERING = "event_ordering"
+    EXTRACTION = "information_extraction"
+    INSTRUCTION = "instruction_following"
+    UPDATE = "knowledge_update"
+    MULTI_SESSION = "multi_session_reasoning"
+    PREFERENCE = "preference_following"
+    SUMMARIZATION = "summarization"
+    TEMPORAL = "temporal_reasoning"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files, for example ``event-ordering``."""
+        return self.name.lower().replace("_", "-")
+
+
+class Competency(StrEnum):
+    """The four competencies of MemoryAgentBench, under the names of its files.
+
+    Source: Hu et al. 2026, ICLR (arXiv 2507.05257), section 3. Later versions of the paper call the last one
+    selective forgetting.
+    """
+
+    RETRIEVAL = "Accurate_Retrieval"
+    LEARNING = "Test_Time_Learning"
+    UNDERSTANDING = "Long_Range_Understanding"
+    CONFLICT = "Conflict_Resolution"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files, for example ``accurate-retrieval``."""
+        return self.value.lower().replace("_", "-")
+
+
+class MemoryAgentBenchTask(StrEnum):
+    """Tasks of MemoryAgentBench; the value is what the names of its sources begin with."""
+
+    SINGLE_HOP_QA = "ruler_qa1"
+    MULTI_HOP_QA = "ruler_qa2"
+    LONGMEMEVAL = "longmemeval_s"
+    EVENT_QA = "eventqa"
+    CLASSIFICATION = "icl"
+    RECOMMENDATION = "recsys_redial"
+    SUMMARIZATION = "infbench_sum"
+    DETECTIVE_QA = "detective_qa"
+    SINGLE_HOP_FACTS = "factconsolidation_sh"
+    MULTI_HOP_FACTS = "factconsolidation_mh"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files, for example ``event-qa``."""
+        return self.name.lower().replace("_", "-")
+
+    @property
+    def competency(self) -> Competency:
+        """The competency that the task belongs to."""
+        return next(one for one, tasks in _TASKS.items() if self in tasks)
+
+
+_TASKS: Mapping[Competency, tuple[MemoryAgentBenchTask, ...]] = {
+    Competency.RETRIEVAL: tuple(MemoryAgentBenchTask)[:4],
+    Competency.LEARNING: (MemoryAgentBenchTask.CLASSIFICATION, MemoryAgentBenchTask.RECOMMENDATION),
+    Competency.UNDERSTANDING: (MemoryAgentBenchTask.SUMMARIZATION, MemoryAgentBenchTask.DETECTIVE_QA),
+    Competency.CONFLICT: tuple(MemoryAgentBenchTask)[8:],
+}
+
+QuestionType = Category | LongMemEvalType | PerltqaType | PersonaMemType | BeamAbility | MemoryAgentBenchTask
 """What a question tests, in the terms of its benchmark: a label for reports, never shown to a reader."""
 
 HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
@@ -112,6 +192,8 @@ HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
     Benchmark.LONGMEMEVAL: tuple(LongMemEvalType),
     Benchmark.PERLTQA: tuple(PerltqaType),
     Benchmark.PERSONAMEM: tuple(PersonaMemType),
+    Benchmark.BEAM: tuple(BeamAbility),
+    Benchmark.MEMORYAGENTBENCH: tuple(MemoryAgentBenchTask),
 }
 """The types whose questions make up a benchmark's headline score, in the order of its tables."""
 
@@ -182,7 +264,10 @@ class Question:
     which exist in the conversation; it may be empty, and then recall leaves the question out.
     ``labelled_groups`` are the sessions that hold the answer, where the benchmark names them apart from the
     turns (see ``evidence_group``). ``asked_at`` is when it is asked, where that matters. ``must_abstain``
-    says that the conversation has no answer; ``answer`` then explains why.
+    says that the conversation has no answer; ``answer`` then explains why. ``golds`` are the right answers
+    where there may be several. ``nuggets`` are statements that a judge looks for one by one: BEAM's rubric,
+    or the key points of a summary. ``movies`` are the titles that recommendations are matched with.
+    ``judged_as`` is the type whose rubric grades the answer, if it is another benchmark's.
     """
 
     conversation_id: str
@@ -195,6 +280,10 @@ class Question:
     asked_at: datetime | None = None
     must_abstain: bool = False
     labelled_groups: tuple[str, ...] = ()
+    golds: tuple[str, ...] = ()
+    nuggets: tuple[str, ...] = ()
+    movies: tuple[str, ...] = field(default=(), repr=False)
+    judged_as: LongMemEvalType | None = None
 
     @property
     def benchmark(self) -> Benchmark:
@@ -244,6 +333,8 @@ _BENCHMARKS: Mapping[type, Benchmark] = {
     LongMemEvalType: Benchmark.LONGMEMEVAL,
     PerltqaType: Benchmark.PERLTQA,
     PersonaMemType: Benchmark.PERSONAMEM,
+    BeamAbility: Benchmark.BEAM,
+    MemoryAgentBenchTask: Benchmark.MEMORYAGENTBENCH,
 }
 
 

@@ -9,6 +9,7 @@ a wheel for Linux alone; without it the properties in ``tests/unit/test_any_inpu
 """
 
 import argparse
+import contextlib
 import json
 import re
 import subprocess
@@ -26,10 +27,12 @@ with atheris.instrument_imports(
 ):
     from dspy.utils.exceptions import AdapterParseError
 
+    from locomo.beam import load_beam
     from locomo.benchmark_errors import DatasetError
     from locomo.judge.judge import parse_verdict
     from locomo.locomo import decode_json
     from locomo.locomo_schema import parse_locomo
+    from locomo.memoryagentbench import load_memoryagentbench
     from locomo.prompt_markers import escape_prompt_markers
     from memory_program.agents.chat_adapter import ADAPTER
     from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion, WriteAll, WriteCore
@@ -157,6 +160,16 @@ def datasets(content: bytes) -> None:
         return
 
 
+def rows(content: bytes) -> None:
+    """A row of a benchmark is in the schema, or an error says where it is not."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rows.jsonl"
+        path.write_bytes(content)
+        for load in (load_beam, load_memoryagentbench):
+            with contextlib.suppress(DatasetError):
+                load(path)
+
+
 def exports(content: bytes) -> None:
     """An exported namespace is read, or refused as a whole."""
     try:
@@ -201,7 +214,19 @@ def foreign(content: bytes) -> None:
 
 TARGETS: dict[str, Target] = {
     target.__name__: target
-    for target in (replies, calls, variants, prompts, verdicts, dates, datasets, exports, markdown, foreign)
+    for target in (
+        replies,
+        calls,
+        variants,
+        prompts,
+        verdicts,
+        dates,
+        datasets,
+        rows,
+        exports,
+        markdown,
+        foreign,
+    )
 }
 
 
@@ -227,6 +252,12 @@ def seeds(name: str) -> list[str]:
             "07 June 23",
         ],
         "datasets": [json.dumps([{"sample_id": "a", "conversation": talk, "qa": asked}])],
+        "rows": [
+            '{"conversation_id": "1", "chat": [[{"role": "user", "id": 0, "content": "Hi"}]], '
+            '"probing_questions": {"abstention": [{"question": "Who?", "rubric": ["x"]}]}}',
+            '{"context": "Hi", "questions": ["Who?"], "answers": [["A"]], '
+            '"metadata": {"source": "eventqa_full"}}',
+        ],
         "exports": [json.dumps(export)],
         "markdown": [
             bank_to_markdown(_one_memory()).replace("## Procedural", "- [2023-05-08] New.\n## Procedural")

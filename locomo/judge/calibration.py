@@ -6,7 +6,7 @@ beside every score that it gives.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from enum import StrEnum
 from itertools import groupby
@@ -22,7 +22,7 @@ from locomo.judge.calibration_items import (
 )
 from locomo.judge.rubrics import Grading, Rubric, Verdict, select_grading
 from locomo.splits import SPLITS, Split
-from locomo.types import Benchmark, LongMemEvalType, Question
+from locomo.types import BeamAbility, Benchmark, LongMemEvalType, Question
 
 
 class AnswerKind(StrEnum):
@@ -102,12 +102,16 @@ _NUMBER_WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class CalibrationAnswer:
-    """An answer to a built-in question, and the verdict that each rubric should give."""
+    """An answer to a built-in question, and the verdict that each rubric should give.
+
+    ``value`` is what a judge should find about the only nugget of the question, if it has one.
+    """
 
     question: Question
     kind: AnswerKind
     text: str
     verdicts: ExpectedVerdicts
+    value: float | None = None
 
 
 def calibration_answers(benchmark: Benchmark) -> list[CalibrationAnswer]:
@@ -128,6 +132,31 @@ def calibration_answers(benchmark: Benchmark) -> list[CalibrationAnswer]:
                 verdicts = _VERDICT_EXCEPTIONS.get((grading, kind), _VERDICTS_BY_KIND.get(kind, _WRONG))
                 answers.append(CalibrationAnswer(question, kind, text, verdicts))
     return answers
+
+
+def nugget_calibration_answers() -> list[CalibrationAnswer]:
+    """Make the answers that a judge of nuggets is tried on: LoCoMo's, with the gold as a nugget.
+
+    A part of the gold is worth 0.5. Answers that the rubrics of LoCoMo see differently are left out.
+    """
+    return [
+        replace(answer, question=_with_nugget(answer.question), verdicts={}, value=value)
+        for answer in calibration_answers(Benchmark.LOCOMO)
+        if (value := _nugget_value(answer)) is not None
+    ]
+
+
+def _with_nugget(question: Question) -> Question:
+    nugget = f"The answer states: {question.answer}"
+    identity = f"calibration-{Benchmark.BEAM.value}"
+    return replace(question, conversation_id=identity, category=BeamAbility.EXTRACTION, nuggets=(nugget,))
+
+
+def _nugget_value(answer: CalibrationAnswer) -> float | None:
+    if answer.kind is AnswerKind.PART:
+        return 0.5
+    verdicts = {answer.verdicts.get(rubric) for rubric in Rubric}
+    return float(Verdict.CORRECT in verdicts) if len(verdicts) == 1 else None
 
 
 _SPLIT_CYCLE: Sequence[Split] = ("train", "val", "test", "train")

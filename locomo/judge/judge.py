@@ -139,19 +139,23 @@ class Judge(dspy.Module):
         """Judge one answer as a DSPy program does; ``grade`` gives the same as a plain record."""
         inputs = {"question": question, "gold_answer": str(gold), "given_answer": prediction}
         fields = {name: escape_prompt_markers(text) for name, text in inputs.items()}
-        model: Any = self.predict.lm or dspy.settings.lm  # Any: DSPy does not type its settings
-        config: dict[str, int] = {}
-        if model is not None and "max_completion_tokens" not in model.kwargs:  # thoughts have their own limit
-            own: int | None = model.kwargs.get("max_tokens")
-            config["max_tokens"] = self.limit_tokens if own is None else min(self.limit_tokens, own)
         try:
             with dspy.context(adapter=OneVerdictAdapter()):
-                reply = self.predict(**fields, config=config)
+                reply = self.predict(**fields, config=reply_limit(self.predict, self.limit_tokens))
         except AdapterParseError as error:
             return dspy.Prediction(verdict=Verdict.UNPARSED, reasoning=error.lm_response)
         verdict = parse_verdict(reply.verdict)
         said = f"{reply.reasoning}\n{reply.verdict}" if verdict is Verdict.UNPARSED else reply.reasoning
         return dspy.Prediction(verdict=verdict, reasoning=said)
+
+
+def reply_limit(predict: dspy.Predict, limit_tokens: int) -> dict[str, int]:
+    """Give the settings that limit a reply: the model's own limit, if it is lower."""
+    model: Any = predict.lm or dspy.settings.lm  # Any: DSPy does not type its settings
+    if model is None or "max_completion_tokens" in model.kwargs:  # thoughts have their own limit
+        return {}
+    own: int | None = model.kwargs.get("max_tokens")
+    return {"max_tokens": limit_tokens if own is None else min(limit_tokens, own)}
 
 
 class Judges(dspy.Module):

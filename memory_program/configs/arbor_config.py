@@ -41,12 +41,11 @@ _ARBOR_OPTIMIZER = OptimizerSettings(
     tuning="lora",
     learning_rate=2e-5,
     warmup_steps=10,
-    ema_decay=0.0,
     batch_tokens=1024,
     bf16=True,
     gradient_checkpointing=True,
 )
-_ARBOR_TRAINER = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER, beta=0.0)
+_ARBOR_TRAINER = ReinforceSettings(optimizer=_ARBOR_OPTIMIZER, ema_decay=0.0, beta=0.0)
 """Defaults for the large models that a server trains. No KL: Arbor's counts the tokens of prompts too, and
 divides by those of replies, so that 0.04 would weigh as much as 0.4 does elsewhere."""
 
@@ -74,6 +73,9 @@ class ArborJobSettings(ReinforceSettings, init=False):
 
     beta: float | None = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the initial model; Arbor's counts the tokens of prompts too."""
+
+    ema_decay: float | None = Field(default=0.0, ge=0, lt=1)
+    """Decay of the EMA of the weights; Arbor has none."""
 
     num_generations: int = Field(ge=2)
     """Samples of a group."""

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from memory_program.configs.endpoints import JudgeAddress, ReaderAddress, WriterAddress
 from memory_program.configs.groups import (
+    EVALUATION_ONLY,
     Concurrency,
     Conversations,
     DatasetName,
@@ -42,7 +43,7 @@ NO_JUDGE = "none"
 _SPLITS: Mapping[str, tuple[SplitName, ...]] = {
     DatasetName.LONGMEMEVAL: ("all", "sft", "rl", "test"),
     DatasetName.PERLTQA: ("all",),
-    DatasetName.PERSONAMEM: ("all",),
+    **dict.fromkeys(EVALUATION_ONLY, ("all",)),
 }
 _LOCOMO_SPLITS: tuple[SplitName, ...] = ("all", "train", "val", "test")
 
@@ -141,7 +142,7 @@ class EvaluateConfig(Settings, init=False):
     rubrics: str = "lenient,strict"
     """Comma-separated rubrics of the judge. lenient follows the published ones, strict accepts no vague
     answer; both fit the benchmark and the type of question. Both take twice the calls, and their agreement
-    is reported."""
+    is reported. BEAM has rubrics of its own, with a call for each nugget."""
 
     judge_program: Path | None = None
     """Saved judge (JSON from optimize.py --target judge) whose prompts replace those of its rubric. Other
@@ -318,6 +319,18 @@ class EvaluateConfig(Settings, init=False):
                 )
             raise ConfigError(
                 f"mode={self.mode.value!r} needs a judge: name one with --judge-model or --model"
+            )
+        if self.source.dataset == DatasetName.MEMORYAGENTBENCH and self.mode is Mode.CALIBRATE:
+            raise ConfigError(
+                f"mode={self.mode.value!r} has no answers with known verdicts for --dataset "
+                f"{self.source.dataset}: try the judge on --dataset longmemeval"
+            )
+        if (
+            self.source.dataset == DatasetName.BEAM
+            and self.rubrics != type(self).model_fields["rubrics"].default
+        ):
+            raise ConfigError(
+                f"rubrics={self.rubrics!r}: --dataset beam has a rubric for each question: leave it out"
             )
         if self.judge is None and self.mode is Mode.FULL and self.judge_program is not None:
             raise ConfigError(

@@ -105,8 +105,14 @@ class DatasetName(StrEnum):
     LONGMEMEVAL = "longmemeval"
     PERLTQA = "perltqa"
     PERSONAMEM = "personamem"
+    BEAM = "beam"
+    MEMORYAGENTBENCH = "memoryagentbench"
     SAMPLE = "sample"
     WORLD = "world"
+
+
+EVALUATION_ONLY = (DatasetName.PERSONAMEM, DatasetName.BEAM, DatasetName.MEMORYAGENTBENCH)
+"""The benchmarks with a score of their own and no training split: nothing is trained or optimised on them."""
 
 
 class DataSettings(SettingsGroup):
@@ -114,12 +120,13 @@ class DataSettings(SettingsGroup):
 
     dataset: str = DatasetName.SAMPLE.value
     """"sample" (a few generated conversations that come with the program), "world" (any number, generated
-    from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple choice), or
-    the path of a JSON file in LoCoMo's schema."""
+    from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple choice),
+    "beam" (only with --data), "memoryagentbench", or the path of a JSON file in LoCoMo's schema."""
 
     data: Path | None = None
     """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), PerLTQA's folder
-    en_v2, or PersonaMem's questions_SIZE.csv. Without it the files are downloaded once, into a cache."""
+    en_v2, PersonaMem's questions_SIZE.csv, BEAM's folder chats/SIZE, or a file of rows (.parquet, .jsonl) of
+    BEAM or MemoryAgentBench. Without it the files are downloaded once, into a cache; BEAM's are not."""
 
     audited: Path | None = None
     """With --dataset locomo: the errors.json of the audit dial481/locomo-audit, or its folder audit, that you
@@ -136,7 +143,7 @@ class DataSettings(SettingsGroup):
     @model_validator(mode="after")
     def _check_dataset_has_setting(self) -> Self:
         datasets = {
-            "data": ("locomo", "longmemeval", "perltqa", "personamem"),
+            "data": ("locomo", "longmemeval", "perltqa", *EVALUATION_ONLY),
             "allow_modified": ("locomo",),
             "audited": ("locomo",),
             "num_worlds": ("world",),
@@ -161,10 +168,10 @@ class DataSettings(SettingsGroup):
         Raises:
             ConfigError: it is what evaluations generate.
         """
-        if self.dataset == DatasetName.PERSONAMEM.value:
+        if self.dataset in EVALUATION_ONLY:
             raise ConfigError(
-                "--dataset personamem cannot be trained on: it is multiple choice and has no training split; "
-                "choose another --dataset"
+                f"--dataset {self.dataset} cannot be trained on: it has no training split; choose another "
+                "--dataset"
             )
         if self.dataset == DatasetName.WORLD.value:
             raise ConfigError(

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from memory_program.configs.endpoints import JudgeAddress, PromptAddress, Role
 from memory_program.configs.groups import (
+    EVALUATION_ONLY,
     Concurrency,
     DatasetName,
     DataSettings,
@@ -163,10 +164,10 @@ class OptimizeConfig(Settings, init=False):
 
     @model_validator(mode="after")
     def _check_dataset(self) -> Self:
-        if self.source.dataset == DatasetName.PERSONAMEM:
+        if self.source.dataset in EVALUATION_ONLY:
             raise ConfigError(
-                "--dataset personamem cannot be optimised on: it is multiple choice and has no training "
-                "split; choose another --dataset"
+                f"--dataset {self.source.dataset} cannot be optimised on: it has no training split; choose "
+                "another --dataset"
             )
         return self
 

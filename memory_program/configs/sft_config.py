@@ -145,7 +145,7 @@ class FineTuneConfig(Settings, init=False):
     """Passes over the examples. The weights with the lowest validation loss are the result."""
 
     batch: int = Field(default=16, ge=1)
-    """Examples per step."""
+    """Examples per step, shared by the processes of torchrun."""
 
     held_out: float = Field(default=0.1, gt=0, lt=1)
     """Share of the conversations used for validation."""

@@ -45,8 +45,9 @@ class OptimizerSettings(SettingsGroup, init=False):
     """The weight update, for rewards and for examples."""
 
     learning_rate: float | None = Field(default=None, gt=0)
-    """Learning rate of AdamW, constant after the warm-up. Default: 2e-5 for adapters, 1e-6 for all weights
-    (SFT: 1e-4 and 1e-5), 3e-4 for models under 20 million parameters (SFT: 1e-4)."""
+    """Learning rate of AdamW after the warm-up; SFT then lowers it to 0 along a cosine. Default: 2e-5 for
+    adapters, 1e-6 for all weights (SFT: 1e-4 and 1e-5), 3e-4 for models under 20 million parameters (SFT:
+    1e-4)."""
 
     warmup_steps: int | None = Field(default=None, ge=0)
     """Optimizer steps over which the learning rate rises to its value. Default: 10, or 2 in the RL of small
@@ -57,11 +58,6 @@ class OptimizerSettings(SettingsGroup, init=False):
 
     max_grad_norm: float = Field(default=1.0, gt=0)
     """Clip the gradient to this norm."""
-
-    ema_decay: float | None = Field(default=None, ge=0, lt=1)
-    """Decay of the EMA of the weights, per optimizer step. Sampling uses the current weights; validation and
-    the result use the EMA, which the noise of single steps hardly moves. 0: no EMA. Default: 0, or 0.9 in the
-    RL of small models."""
 
     batch_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of one forward and backward pass. A step accumulates as many passes as it needs. Default:
@@ -94,6 +90,11 @@ class ReinforceSettings(SettingsGroup, init=False):
     """Training by rewards: the update, the loss and the sampling."""
 
     optimizer: OptimizerSettings = OptimizerSettings()
+
+    ema_decay: float | None = Field(default=None, ge=0, lt=1)
+    """Decay of the EMA of the weights, per optimizer step. Sampling uses the current weights; validation and
+    the result use the EMA, which the noise of single steps hardly moves. 0: no EMA. Default: 0, or 0.9 for
+    models under 20 million parameters."""
 
     loss_type: LossType = "dapo"
     """Average of the loss: grpo per sample, dapo per token, dr_grpo per sample at one fixed length."""

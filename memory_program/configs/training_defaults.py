@@ -49,7 +49,7 @@ def training_defaults(
             "tuning": "full",
             "learning_rate": 3e-4 if is_rl else 1e-4,
             "warmup_steps": 2 if is_rl else 10,
-            "ema_decay": 0.9 if is_rl else 0.0,
+            "ema_decay": 0.9,
             "beta": 0.04,
             "bf16": False,
             "batch_tokens": 1024,

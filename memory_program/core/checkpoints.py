@@ -125,9 +125,13 @@ class RunState:
         costs = [progress.api_cost_usd, *(entry.get("api_cost_usd", 0.0) for entry in entries)]
         known = [cost for cost in costs if cost is not None]
         progress.api_cost_usd = max(known) if len(known) == len(costs) else None
-        kept = [entry for entry in entries if done and entry["step"] <= progress.step]
-        atomic_write_text(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
+        self.cut_log(progress.step if done else -1)
         return progress
+
+    def cut_log(self, last_step: int) -> None:
+        """Drop the entries of the log after a step."""
+        kept = [entry for entry in read_log(self.folder) if entry["step"] <= last_step]
+        atomic_write_text(self._log, "".join(f"{json.dumps(entry)}\n" for entry in kept))
 
     def best_weights_folder(self, step: int) -> Path:
         """Return the folder of the best weights, named by their step."""

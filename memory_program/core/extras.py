@@ -6,6 +6,8 @@ from contextlib import contextmanager
 from memory_program.core.errors import ConfigError
 
 _EXTRAS = {
+    "accelerate": "train",
+    "datasets": "train",
     "fastapi": "serve",
     "llguidance": "local",
     "matplotlib": "local",
@@ -20,6 +22,7 @@ _EXTRAS = {
     "starlette": "serve",
     "torch": "local",
     "transformers": "local",
+    "trl": "train",
     "uvicorn": "serve",
 }
 """The extra of ``pyproject.toml`` that installs a library."""

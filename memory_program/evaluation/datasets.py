@@ -8,8 +8,10 @@ from functools import cache
 from pathlib import Path
 
 from locomo.audit import apply_audit
+from locomo.beam import load_beam
 from locomo.locomo import Dataset, load_locomo, read_dataset
 from locomo.longmemeval import load_longmemeval
+from locomo.memoryagentbench import load_memoryagentbench
 from locomo.perltqa import load_perltqa
 from locomo.personamem import load_personamem
 from locomo.types import Benchmark
@@ -73,6 +75,8 @@ DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
     DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
     DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
     DatasetName.PERSONAMEM: lambda source, _: load_personamem(source.data),
+    DatasetName.BEAM: lambda source, _: load_beam(source.data),
+    DatasetName.MEMORYAGENTBENCH: lambda source, _: load_memoryagentbench(source.data),
     DatasetName.SAMPLE: lambda _source, _seed: read_dataset(SAMPLE_FILE),
     DatasetName.WORLD: _make_world_dataset,
 }

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from locomo.judge.rubrics import Rubric, Verdict
+from locomo.judge.rubrics import RubricName, Verdict
 from memory_program.bank.outcomes import Answer, Outcome, SessionRecord
 from memory_program.core.journal import Journal
 from memory_program.models.usage import Usage
@@ -40,16 +40,25 @@ class AnswerRecord:
 
 @dataclass(frozen=True, slots=True)
 class JudgeRecord:
-    """A verdict by one rubric; None if the call failed, as ``outcome`` and ``message`` describe."""
+    """A verdict by one rubric; None if the call failed, as ``outcome`` and ``message`` describe.
+
+    Of one nugget of an answer there is a ``value`` instead (see ``NuggetGrading``), None without one.
+    """
 
     key: str
     question_id: str
-    rubric: Rubric
+    rubric: RubricName
     verdict: Verdict | None
     outcome: Outcome
     message: str
     usage: Usage
     elapsed_s: float
+    value: float | None = None
+
+    @property
+    def is_decided(self) -> bool:
+        """True if there is a verdict, or a value."""
+        return self.value is not None or self.verdict in (Verdict.CORRECT, Verdict.WRONG)
 
 
 Record = BuildRecord | AnswerRecord | JudgeRecord

@@ -7,9 +7,11 @@ from pathlib import Path
 import dspy
 
 from locomo.judge.judge import VERDICT_TOKENS, Judges
-from locomo.judge.rubrics import Rubric, list_gradings
+from locomo.judge.nuggets import NuggetJudge
+from locomo.judge.rubrics import NUGGETS, Rubric, RubricName, list_gradings
 from locomo.types import Benchmark
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.groups import DatasetName
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file
 from memory_program.core.settings import split_list
@@ -94,8 +96,10 @@ def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
     return program
 
 
-def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubric, Judges]:
+def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[RubricName, Judges | NuggetJudge]:
     """Make the judges of a config by rubric, with its optimised prompts or else the built-in ones.
+
+    BEAM has a rubric for each question, of which nuggets are judged, and MemoryAgentBench also for summaries.
 
     Raises:
         ConfigError: the file of the optimised judge cannot be used.
@@ -103,12 +107,17 @@ def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubri
     program, replies = load_judge_program(config), config.system.replies.settings()
     thoughts = thinking_tokens(config.judge or "", replies.chat_template_kwargs)
     limit = replies.max_tokens or VERDICT_TOKENS + thoughts
-    return {
-        rubric: program.judges(lm, limit)
-        if program is not None and program.rubric is rubric
-        else Judges(rubric, lm, limit_tokens=limit)
-        for rubric in map(Rubric, split_list(config.rubrics))
-    }
+    judges: dict[RubricName, Judges | NuggetJudge] = {}
+    if config.source.dataset != DatasetName.BEAM:
+        judges |= {
+            rubric: program.judges(lm, limit)
+            if program is not None and program.rubric is rubric
+            else Judges(rubric, lm, limit_tokens=limit)
+            for rubric in map(Rubric, split_list(config.rubrics))
+        }
+    if config.source.dataset in (DatasetName.BEAM, DatasetName.MEMORYAGENTBENCH):
+        judges[NUGGETS] = NuggetJudge(lm, limit)
+    return judges
 
 
 def _invalid_judge_error(path: Path, error: Exception) -> ConfigError:

@@ -89,7 +89,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
     network = _load_network(source, folder, gguf, dtype).eval()
     network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
-    with _wrap_load_errors(source, "the tokenizer"), _silence_transformers():
+    with _wrap_load_errors(source, "the tokenizer"), silence_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf, local_files_only=True)
     if tokenizer.chat_template is None:
         raise ModelError(
@@ -127,7 +127,7 @@ def read_network_shape(source: str) -> NetworkShape:
         ModelError: the model cannot be found, or its configuration cannot be read.
     """
     folder, gguf = _find_model_files(source)
-    with _wrap_load_errors(source, "the configuration"), _silence_transformers(), torch.device("meta"):
+    with _wrap_load_errors(source, "the configuration"), silence_transformers(), torch.device("meta"):
         options = {} if gguf is None else {"gguf_file": gguf}
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
         network = cast(PreTrainedModel, AutoModelForCausalLM.from_config(config))
@@ -194,7 +194,7 @@ def _resolve_hub_model(source: str) -> Path:
             return folder  # else the download was interrupted
     except LocalEntryNotFoundError:
         pass
-    with _silence_transformers():
+    with silence_transformers():
         try:
             return Path(find())
         except (OSError, ValueError, HfHubHTTPError) as error:
@@ -206,7 +206,7 @@ def _resolve_hub_model(source: str) -> Path:
 
 
 def _load_network(source: str, folder: Path, gguf: str | None, dtype: torch.dtype) -> PreTrainedModel:
-    with _wrap_load_errors(source, "the weights"), _silence_transformers():
+    with _wrap_load_errors(source, "the weights"), silence_transformers():
         loaded = AutoModelForCausalLM.from_pretrained(
             folder,
             gguf_file=gguf,
@@ -260,7 +260,7 @@ def _head(error: Exception) -> str:
 
 
 @contextmanager
-def _silence_transformers() -> Generator[None]:
+def silence_transformers() -> Generator[None]:
     """Keep transformers' progress bars and reports off the terminal; problems are raised instead."""
     had_bars, level = transformers_logging.is_progress_bar_enabled(), transformers_logging.get_verbosity()
     transformers_logging.disable_progress_bar()

@@ -95,7 +95,7 @@ def estimate_memory(
     """
     optimizer = settings.optimizer if isinstance(settings, ReinforceSettings) else settings
     reading = 0 if frozen is None or sampling is None else _kv_cache(frozen, sampling, weight_bytes)
-    beta = settings.beta if isinstance(settings, ReinforceSettings) else 0.0
+    beta, ema = (settings.beta, settings.ema_decay) if isinstance(settings, ReinforceSettings) else (0.0, 0.0)
     is_full = optimizer.tuning == "full"
     stored = _FLOAT32 if is_full else weight_bytes
     adapters = optimizer.lora_r * sum(width_in + width_out for width_in, width_out in shape.linear_layers)
@@ -107,7 +107,7 @@ def estimate_memory(
         gradients=trained * _FLOAT32,
         optimizer=2 * trained * _FLOAT32,
         reference=shape.parameters * _FLOAT32 if is_full and beta else 0,
-        ema=trained * _FLOAT32 if optimizer.ema_decay else 0,
+        ema=trained * _FLOAT32 if ema else 0,
         frozen_model=0 if frozen is None else frozen.parameters * weight_bytes + reading,
         activations=activations,
         logits=logits,

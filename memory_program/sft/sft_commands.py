@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -28,15 +29,17 @@ from memory_program.configs.sft_config import (
     TrajectoriesConfig,
 )
 from memory_program.core.checkpoints import LogEntry, read_log
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.extras import name_missing_extra
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
 from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.stages.system_runner import load_program
+from memory_program.inference.engine import default_device
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.rl.backends.local_backend import LocalReinforceJob, require_local_engine
+from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
 from memory_program.rl.training_data import (
@@ -51,13 +54,7 @@ from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import SessionLine, session_file
-from memory_program.sft.sft_training import (
-    SftExample,
-    SftSplit,
-    fine_tune,
-    sft_examples,
-    split_by_conversation,
-)
+from memory_program.sft.sft_training import SftExample, SftSplit, sft_examples, split_by_conversation
 from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
 from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 from memory_program.worlds import as_locomo_json
@@ -153,7 +150,18 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         RecordError: there are no trajectories.
         TrackingError: MLflow refuses something; the model is saved.
     """
-    say = _make_printer(console)
+    with name_missing_extra("train"):
+        from accelerate import PartialState
+
+        from memory_program.sft.trl_training import fine_tune  # slow, and needed by this mode only
+    process = PartialState(cpu=default_device() == "cpu")  # each of several processes gets its own GPU
+    is_main, gpus = process.is_main_process, torch.cuda.device_count()
+    if process.num_processes == 1 and gpus > 1:
+        raise ConfigError(
+            f"{gpus} GPUs are visible to one process: start this command with CUDA_VISIBLE_DEVICES=0 to use "
+            f"one, or with 'torchrun --nproc-per-node {gpus}' in place of 'python' to use all"
+        )
+    say = _make_printer(console if is_main else Console(quiet=True))
     config = complete_training(config, "sft", say)
     lines, folder = read_trajectories(config.trajectories), config.output_dir
     lessons = _make_lessons(config, lines, say)
@@ -166,9 +174,9 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         {**data, "context": "training"},
     )
     say(f"{len(lessons.train):,} examples to learn from, {len(lessons.val):,} to validate on")
-    uri, is_on = config.tracking.tracking_uri, config.tracking.mlflow
+    uri, is_on = config.tracking.tracking_uri, config.tracking.mlflow and is_main
     with (
-        lock_run_folder(folder),
+        lock_run_folder(folder) if is_main else nullcontext(),
         RunTracker("train.py --mode sft", folder, uri, say, "the same command", is_on=is_on) as tracker,
     ):
 
@@ -181,28 +189,24 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
             say(_describe_entry(entry))
             tracker.log_points(CurvePoints.from_entry(entry))
 
-        lm = language_model(config.model)
+        lm = language_model(
+            config.model, chat_template_kwargs=config.system.replies.settings().chat_template_kwargs
+        )
         lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
-        job = fine_tune(
-            lm,
-            lessons,
-            folder,
-            config.optimizer,
-            epochs=config.epochs,
-            batch=config.batch,
-            on_start=begin,
-            on_entry=report,
-        )
-        _save_model(config, job, taught)
+        sizes = {"epochs": config.epochs, "batch": config.batch}
+        save = fine_tune(lm, lessons, folder, config.optimizer, **sizes, on_start=begin, on_entry=report)
+        if is_main:
+            _save_model(config, save, taught)
+            say(f"saved: {config.weights_folder}")
+            entries = read_log(folder)
+            best = min((e for e in entries if e["kind"] == "validation"), key=lambda entry: entry["loss"])
+            tracker.finish(
+                content_hash(entries[-1]),
+                replace(tracked, metrics={"best_loss": best["loss"], "best_step": float(best["step"])}),
+                curves=map(CurvePoints.from_entry, entries),
+            )
         require_local_engine(lm).close()
-        say(f"saved: {config.weights_folder}")
-        entries = read_log(folder)
-        best = min((e for e in entries if e["kind"] == "validation"), key=lambda entry: entry["loss"])
-        tracker.finish(
-            content_hash(entries[-1]),
-            replace(tracked, metrics={"best_loss": best["loss"], "best_step": float(best["step"])}),
-            curves=map(CurvePoints.from_entry, entries),
-        )
+    process.destroy_process_group()
 
 
 def _make_lessons(
@@ -235,12 +239,12 @@ def _describe_entry(entry: LogEntry) -> str:
     return f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s"
 
 
-def _save_model(config: FineTuneConfig, job: LocalReinforceJob, taught: Sequence[str]) -> None:
+def _save_model(config: FineTuneConfig, save: Callable[[Path], None], taught: Sequence[str]) -> None:
     """Save the weights with their program and the conversations that taught them."""
     result, prompts = config.weights_folder, config.program or config.trajectories / PROGRAM_FILE
 
-    def save(draft: Path) -> None:
-        job.save_checkpoint(str(draft))
+    def write(draft: Path) -> None:
+        save(draft)
         write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": list(taught)})
         if prompts.is_file():  # trajectories of earlier versions lack it
             shutil.copy(prompts, draft / PROGRAM_FILE)
@@ -248,7 +252,7 @@ def _save_model(config: FineTuneConfig, job: LocalReinforceJob, taught: Sequence
     result.parent.mkdir(parents=True, exist_ok=True)
     if config.target == "reader" and prompts.is_file():
         shutil.copy(prompts, result.parent / PROGRAM_FILE)
-    atomic_write_folder(result, save)
+    atomic_write_folder(result, write)
 
 
 def _taught_program(config: FineTuneConfig) -> MemoryProgram:

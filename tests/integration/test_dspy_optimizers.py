@@ -15,8 +15,10 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ModelError
-from memory_program.rl.backends.local_backend import LocalProvider, require_local_engine
+from memory_program.rl.backends.local_backend import LocalProvider, example_sample, require_local_engine
 from memory_program.rl.rollouts import chat_messages
+from memory_program.rl.trainer.packing import pack_samples
+from memory_program.rl.trainer.token_scores import TokenScorer
 from tests.training_samples import (
     RuledReader,
     answer_text,
@@ -93,7 +95,10 @@ def fine_tuning(folder: Path) -> dspy.BootstrapFinetune:
 
 
 def nll(lm: dspy.LM, examples: Sequence[dict[str, object]]) -> float:
-    return lm.reinforce({"beta": 0.0}).eval_nll(examples)[0]
+    network = require_local_engine(lm).model.network
+    (packed,) = pack_samples([example_sample(lm, example) for example in examples], 10_000)
+    with torch.no_grad():
+        return -float(TokenScorer(network).score(network, packed, 1.0)[0].sum())
 
 
 def lessons(program: MemoryProgram, examples: Sequence[dspy.Example]) -> list[dict[str, object]]:

@@ -313,24 +313,9 @@ def test_fine_tuning_teaches_the_experts_replies(model, taught, tmp_path):
     lm.engine.local.close()
 
 
-def test_what_fine_tuning_validates_and_keeps_is_the_average_of_the_weights(model, taught, tmp_path):
-    settings = {
-        "model": f"local:{model}", "trajectories": taught, "output_dir": tmp_path, "batch": 4,
-        "learning_rate": 2e-3, "warmup_steps": 0, "held_out": 0.34, "epochs": 2, "ema_decay": 0.5,
-        "mlflow": False,
-    }  # fmt: skip
-    (taught / "program.json").write_text("{}")
-    fine_tune_parts(FineTuneConfig(**settings), QUIET)
-    assert (tmp_path / "model" / "program.json").read_text() == "{}", "the prompts go with the weights"
-    assert read_log(tmp_path)[-1]["best_step"] == 4
-    state = torch.load(tmp_path / "checkpoints" / "000004" / "state.pt")
-    kept = list(load_model(str(tmp_path / "model"), "cpu", torch.float32).network.parameters())
-    for of_then, are_kept in (("average", True), ("weights", False)):
-        same = [torch.equal(*pair) for pair in zip(kept, state[of_then], strict=True)]
-        assert all(same) == are_kept
-
-
-@pytest.mark.parametrize("name", ["loss_type", "beta", "temperature", "max_completion_tokens", "iterations"])
+@pytest.mark.parametrize(
+    "name", ["loss_type", "beta", "ema_decay", "temperature", "max_completion_tokens", "iterations"]
+)
 def test_what_only_rewards_need_is_no_setting_of_fine_tuning(name):
     with pytest.raises(ConfigError, match=f"unknown setting '{name}'"):
         FineTuneConfig(**{name: getattr(ReinforceSettings(), name)})

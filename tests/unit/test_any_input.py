@@ -3,6 +3,7 @@
 ``python -m tests.fuzz`` looks for what breaks the same promises by the code that it reaches.
 """
 
+import contextlib
 import json
 from datetime import date
 
@@ -11,9 +12,12 @@ from dspy.utils.exceptions import AdapterParseError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from locomo.beam import load_beam
+from locomo.benchmark_errors import DatasetError
 from locomo.judge.judge import parse_verdict
 from locomo.judge.rubrics import Verdict
 from locomo.locomo_schema import parse_locomo
+from locomo.memoryagentbench import load_memoryagentbench
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.signatures import WriteAll
 from memory_program.agents.tools import ALL_TOOLS, MemoryTools
@@ -215,3 +219,30 @@ def _evidence(written: list[str]) -> tuple[str, ...]:
     asked = {"question": "Who?", "answer": "Ana", "category": 4, "evidence": written}
     (conversation,) = parse_locomo([{"sample_id": "a", "conversation": talk, "qa": [asked]}], "test")
     return conversation.questions[0].evidence
+
+
+@few
+@given(chat=anything, asked=anything, date=st.text(max_size=12))
+def test_a_row_of_a_benchmark_is_read_or_refused(tmp_path_factory, chat, asked, date):
+    message = {"role": "user", "id": 0, "time_anchor": date, "content": "Hi"}
+    rows = {
+        load_beam: [
+            {"conversation_id": "1", "chat": chat, "probing_questions": {}},
+            {"conversation_id": "1", "chat": [[message]], "probing_questions": {"abstention": asked}},
+        ],
+        load_memoryagentbench: [
+            {"context": "Hi", "questions": chat, "answers": asked, "metadata": {"source": "eventqa_full"}},
+            {
+                "context": str([date, chat]),
+                "questions": [],
+                "answers": [],
+                "metadata": {"source": "longmemeval_s*"},
+            },
+        ],
+    }
+    path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
+    for load, written in rows.items():
+        for row in written:
+            path.write_text(json.dumps(row))
+            with contextlib.suppress(DatasetError):
+                assert load(path).conversations

@@ -15,6 +15,8 @@ from tests.model_server import ModelServer
 
 PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS = {
+    "accelerate",
+    "datasets",
     "fastapi",
     "gguf",
     "huggingface_hub",
@@ -28,7 +30,7 @@ EXTRAS = {
     "safetensors",
     "torch",
 }
-EXTRAS |= {"sentence_transformers", "starlette", "transformers", "uvicorn"}
+EXTRAS |= {"sentence_transformers", "starlette", "transformers", "trl", "uvicorn"}
 BLOCK = (
     "import sys\n"
     "class Blocked:\n"

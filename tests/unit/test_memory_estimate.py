@@ -121,7 +121,7 @@ def test_a_training_that_cannot_fit_is_refused_with_the_smallest_change(changes,
 
 
 def test_fine_tuning_has_no_reference_and_no_kv_cache():
-    optimizer = OptimizerSettings(**{**GRPO, "tuning": "full", "ema_decay": 0.0})
+    optimizer = OptimizerSettings(**{**GRPO, "tuning": "full"})
     found = estimate_memory(QWEN_3B, optimizer, weight_bytes=4)
     assert (found.reference, found.kv_cache, found.ema, found.frozen_model) == (0, 0, 0, 0)
 

@@ -77,7 +77,7 @@ def test_a_choice_is_right_if_it_names_the_right_letter_alone(prediction, score)
 
 @pytest.mark.parametrize("config", [OptimizeConfig, TrainConfig])
 def test_nothing_is_trained_or_optimised_on_it(config):
-    with pytest.raises(ConfigError, match="multiple choice"):
+    with pytest.raises(ConfigError, match="no training split"):
         config(dataset="personamem", model="local:weights")
 
 

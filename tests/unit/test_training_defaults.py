@@ -22,12 +22,12 @@ def chosen(config, parameters, device, method, **flags):
         # those of version 0.2: a model that comes with the program is trained as before
         (TrainConfig, "rl", POCKET, "cpu", {}, ("full", 3e-4, 2, 0.9, False, 1024, 0.04, 1)),
         (TrainConfig, "rl", POCKET, "cuda", {}, ("full", 3e-4, 2, 0.9, False, 1024, 0.04, 1)),
-        (FineTuneConfig, "sft", POCKET, "cpu", {}, ("full", 1e-4, 10, 0.0, False, 1024)),
+        (FineTuneConfig, "sft", POCKET, "cpu", {}, ("full", 1e-4, 10, False, 1024)),
         (TrainConfig, "rl", LARGE, "cuda", {}, ("lora", 2e-5, 10, 0.0, True, 8192, 0.0, 10)),
         (TrainConfig, "rl", LARGE, "cpu", {}, ("lora", 2e-5, 10, 0.0, False, 4096, 0.0, 10)),
         (TrainConfig, "rl", LARGE, "cuda", {"tuning": "full"}, ("full", 1e-6, 10, 0.0, True, 8192, 0.0, 10)),
-        (FineTuneConfig, "sft", LARGE, "cuda", {}, ("lora", 1e-4, 10, 0.0, True, 8192)),
-        (FineTuneConfig, "sft", LARGE, "cuda", {"tuning": "full"}, ("full", 1e-5, 10, 0.0, True, 8192)),
+        (FineTuneConfig, "sft", LARGE, "cuda", {}, ("lora", 1e-4, 10, True, 8192)),
+        (FineTuneConfig, "sft", LARGE, "cuda", {"tuning": "full"}, ("full", 1e-5, 10, True, 8192)),
         (
             TrainConfig,
             "rl",

@@ -35,6 +35,12 @@ from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.models.http_engine import is_reasoning_model
 
 EVALUATION_RESULTS_FILE = "results.json"
+METRIC_NAMES = {
+    Benchmark.PERSONAMEM: "accuracy",
+    Benchmark.BEAM: "nugget_score",
+    Benchmark.MEMORYAGENTBENCH: "memoryagentbench_score",
+}
+"""The first word of a signature, if it is not LoCoMo's F1."""
 
 
 def build_evaluation_results(
@@ -182,8 +188,9 @@ def score_signature(
     parts |= {name: system.settings[name] for name in names if name in system.settings}
     if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
-    metric = "accuracy" if benchmark is Benchmark.PERSONAMEM else "locomo_f1"
-    return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])
+    return "|".join(
+        [METRIC_NAMES.get(benchmark, "locomo_f1"), *(f"{name}:{value}" for name, value in parts.items())]
+    )
 
 
 def write_question_results(path: Path, system: ScoredSystem) -> None:
@@ -202,6 +209,7 @@ def write_question_results(path: Path, system: ScoredSystem) -> None:
             "locomo_f1": item.locomo_f1,
             "bleu1": item.bleu1,
             "judge": {rubric: verdict_score(item, rubric) for rubric in item.judgements},
+            **({"nuggets": [found and found.value for found in item.nuggets]} if item.nuggets else {}),
             "recall": item.recall,
             "retrieval": item.retrieval,
             "tokens": item.tokens,

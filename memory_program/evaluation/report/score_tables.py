@@ -132,6 +132,11 @@ def result_warnings(name: str, system: Json) -> list[str]:
             )
         if counts["missing"]:
             lines.append(f"{name}: {counts['missing']} missing in {stage}: run the same with --mode full")
+    if system.get("unscored"):  # older results do not say
+        lines.append(
+            f"{name}: {system['unscored']} answers need a judge and have no score; they do not count as "
+            "wrong: name one with --judge-model"
+        )
     lines += [f"{name}: {line}" for line in _reply_flaws(system)]
     if system.get("chosen_on"):
         lines.append(
@@ -192,11 +197,16 @@ def _with_oracle(results: Json) -> Mapping[str, Json]:
     return {**results["systems"], **oracle}
 
 
+_METRICS: Mapping[str, str] = {
+    Benchmark.LOCOMO: "official F1 by category",
+    Benchmark.PERSONAMEM: "share of right choices by type",
+    Benchmark.BEAM: "nugget scores by ability",
+    Benchmark.MEMORYAGENTBENCH: "official metrics by task",
+}
+
+
 def _f1_title(dataset: Json) -> str:
-    is_locomo = dataset["benchmark"] == Benchmark.LOCOMO
-    metric = "official F1 by category" if is_locomo else "LoCoMo's token F1 by type"
-    if dataset["benchmark"] == Benchmark.PERSONAMEM:
-        metric = "share of right choices by type"
+    metric = _METRICS.get(dataset["benchmark"], "LoCoMo's token F1 by type")
     return f"{dataset['name']}: {metric}, 95 % interval by conversation"
 
 

@@ -4,10 +4,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from locomo.judge.calibration import AnswerKind, CalibrationAnswer, calibration_answers
-from locomo.judge.rubrics import Rubric, Verdict
+from locomo.judge.calibration import (
+    AnswerKind,
+    CalibrationAnswer,
+    calibration_answers,
+    nugget_calibration_answers,
+)
+from locomo.judge.rubrics import NUGGETS, Rubric, RubricName, Verdict
 from locomo.statistics import clustered_interval
 from locomo.types import Benchmark
+from memory_program.bank.outcomes import Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.journal import Journal
 from memory_program.core.json_files import Json
@@ -19,20 +25,28 @@ from memory_program.evaluation.stages.judge_stage import AnswerToJudge
 
 @dataclass(frozen=True, slots=True)
 class JudgedKnownAnswer:
-    """An answer whose right verdict is known, and a judge's verdict by a rubric; None if the call failed."""
+    """An answer whose right verdict is known, and a judge's verdict by a rubric; None if the call failed.
+
+    Of a nugget the judge has a ``value``; 1 is as CORRECT, and any other right value as WRONG.
+    """
 
     answer: CalibrationAnswer
-    rubric: Rubric
+    rubric: RubricName
     verdict: Verdict | None
+    value: float | None = None
 
     @property
     def expected_verdict(self) -> Verdict:
         """The right verdict."""
-        return self.answer.verdicts[self.rubric]
+        if isinstance(self.rubric, Rubric):
+            return self.answer.verdicts[self.rubric]
+        return Verdict.CORRECT if self.answer.value == 1 else Verdict.WRONG
 
     @property
     def error(self) -> float | None:
-        """1 if the verdict is wrong, 0 if it is right; None without a verdict."""
+        """1 if the verdict or the value is wrong, 0 if it is right; None without any."""
+        if not isinstance(self.rubric, Rubric):
+            return None if self.value is None else float(self.value != self.answer.value)
         found = self.verdict
         return None if found in (None, Verdict.UNPARSED) else float(found is not self.expected_verdict)
 
@@ -69,11 +83,11 @@ def compute_judge_error_rates(
     for rubric, cases in calibration_cases(judge, benchmark).items():
         found = [records.get(case.key) for case in cases]
         tried = [
-            JudgedKnownAnswer(answer, rubric, record.verdict)
+            JudgedKnownAnswer(answer, rubric, _verdict(record), record.value)
             for answer, record in zip(_known_answers(benchmark, rubric), found, strict=True)
             if record is not None
         ]
-        if len(tried) < len(cases):
+        if not cases or len(tried) < len(cases):
             continue
         kinds: list[Json] = []
         for known in (Verdict.CORRECT, Verdict.WRONG):
@@ -89,11 +103,11 @@ def compute_judge_error_rates(
                         "unparsed": sum(one.verdict is Verdict.UNPARSED for one in of_kind),
                     }
                     kinds.append(row)
-        quality[rubric.value] = {**mean_error_rates(tried, resampling), "kinds": kinds}
+        quality[str(rubric)] = {**mean_error_rates(tried, resampling), "kinds": kinds}
         seen = judge.questions_seen(rubric)
         if seen:
             untouched = [one for one in tried if one.answer.question.text not in seen]
-            quality[rubric.value]["untouched"] = {
+            quality[str(rubric)]["untouched"] = {
                 "questions": len({one.answer.question for one in untouched}),
                 **mean_error_rates(untouched, resampling),
             }
@@ -129,7 +143,8 @@ def mean_error_rates(tried: Sequence[JudgedKnownAnswer], resampling: BootstrapSa
             )
             rates[name] = asdict(interval)
     unparsed = sum(one.verdict is Verdict.UNPARSED for one in tried)
-    return {**rates, "unparsed": unparsed, "failed": sum(one.verdict is None for one in tried)}
+    failed = sum(one.verdict is None and one.value is None for one in tried)
+    return {**rates, "unparsed": unparsed, "failed": failed}
 
 
 def format_judge_error_rates(quality: Json) -> str:
@@ -148,18 +163,30 @@ def format_judge_error_rates(quality: Json) -> str:
     return "+".join(cited) or "none"
 
 
-def calibration_cases(judge: JudgeIdentity, benchmark: Benchmark) -> dict[Rubric, list[AnswerToJudge]]:
+def calibration_cases(judge: JudgeIdentity, benchmark: Benchmark) -> dict[RubricName, list[AnswerToJudge]]:
     """List the calibration answers of a judge by rubric."""
-    return {
-        rubric: [
+    cases: dict[RubricName, list[AnswerToJudge]] = {}
+    for name in judge.rubrics:
+        rubric: RubricName = NUGGETS if name == NUGGETS else Rubric(name)
+        nugget = 0 if rubric == NUGGETS else None
+        cases[rubric] = [
             AnswerToJudge(
-                judge.key(rubric, answer.question, answer.text), rubric, answer.question, answer.text
+                judge.key(rubric, answer.question, answer.text, nugget),
+                rubric,
+                answer.question,
+                answer.text,
+                nugget,
             )
             for answer in _known_answers(benchmark, rubric)
         ]
-        for rubric in map(Rubric, judge.rubrics)
-    }
+    return cases
 
 
-def _known_answers(benchmark: Benchmark, rubric: Rubric) -> list[CalibrationAnswer]:
+def _known_answers(benchmark: Benchmark, rubric: RubricName) -> list[CalibrationAnswer]:
+    if benchmark is Benchmark.BEAM:
+        return nugget_calibration_answers()
     return [answer for answer in calibration_answers(benchmark) if rubric in answer.verdicts]
+
+
+def _verdict(record: JudgeRecord) -> Verdict | None:
+    return Verdict.UNPARSED if record.outcome is Outcome.UNPARSED else record.verdict

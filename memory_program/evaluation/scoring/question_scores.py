@@ -15,6 +15,7 @@ from statistics import fmean
 import numpy as np
 
 from locomo.judge.rubrics import Verdict
+from locomo.memoryagentbench_metrics import memoryagentbench_score
 from locomo.metrics import (
     bleu1,
     evidence_recall,
@@ -23,8 +24,17 @@ from locomo.metrics import (
     multiple_choice_score,
     set_f1,
 )
+from locomo.nugget_scores import nugget_score
 from locomo.statistics import clustered_interval, cohen_kappa, paired_comparison
-from locomo.types import HEADLINE_TYPES, Benchmark, Category, Question, QuestionType
+from locomo.types import (
+    HEADLINE_TYPES,
+    Benchmark,
+    Category,
+    Competency,
+    MemoryAgentBenchTask,
+    Question,
+    QuestionType,
+)
 from locomo.unspaced_scripts import separate_characters
 from memory_program.bank.outcomes import Outcome, ReplyCounts
 from memory_program.core.json_files import Json
@@ -46,8 +56,9 @@ MEAN_OF_TYPES = "mean of types"
 class ScoredQuestion:
     """A question with its records and scores; a score is None where there is nothing to score.
 
-    ``locomo_f1`` (of a multiple choice 1 or 0) and ``bleu1`` need an answer, ``set_f1`` an answer to a
-    multi-hop question, ``recall`` and ``retrieval`` (see ``retrieval_scores``) a ranking and evidence.
+    ``locomo_f1`` (or the benchmark's own score, if it has one) and ``bleu1`` need an answer, ``set_f1`` an
+    answer to a multi-hop question, ``recall`` and ``retrieval`` (see ``retrieval_scores``) a ranking and
+    evidence. ``nuggets`` are the records of the nuggets of an answer that is judged by them.
     """
 
     question: Question
@@ -58,6 +69,12 @@ class ScoredQuestion:
     bleu1: float | None
     recall: Mapping[str, float] | None
     retrieval: Mapping[str, float] | None = None
+    nuggets: Sequence[JudgeRecord | None] = ()
+
+    @property
+    def is_answered(self) -> bool:
+        """True if there is an answer, scored or not."""
+        return self.record is not None and self.record.answer.outcome is Outcome.OK
 
     @property
     def is_headline(self) -> bool:
@@ -84,20 +101,21 @@ class ScoredQuestion:
 
 
 def score_question(
-    question: Question, record: AnswerRecord | None, judgements: Mapping[str, JudgeRecord | None]
+    question: Question,
+    record: AnswerRecord | None,
+    judgements: Mapping[str, JudgeRecord | None],
+    nuggets: Sequence[JudgeRecord | None] = (),
 ) -> ScoredQuestion:
     """Score one answer.
 
     Args:
         question: the question with its gold answer.
         record: the answer; None if it is missing.
-        judgements: for each rubric of the run, the judgement of this answer; None if it is missing.
+        judgements: for each rubric that grades it, the judgement of this answer; None if it is missing.
+        nuggets: the judgement of each nugget of this answer; None if it is missing.
     """
     if record is None or record.answer.outcome is not Outcome.OK:
-        return ScoredQuestion(question, record, judgements, None, None, None, None)
-    if question.benchmark is Benchmark.PERSONAMEM:
-        right = multiple_choice_score(record.answer.text, str(question.answer))
-        return ScoredQuestion(question, record, judgements, right, None, None, None)
+        return ScoredQuestion(question, record, judgements, None, None, None, None, nuggets=nuggets)
     text, gold, category = separate_characters(record.answer.text), question.answer, question.f1_category
     gold = separate_characters(gold) if isinstance(gold, str) else gold
     answerable = gold if question.is_answerable else None
@@ -108,6 +126,10 @@ def score_question(
         recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
         recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
         recall = dict(zip(RECALL_KEYS, recalls, strict=True))
+    if question.benchmark.has_own_score:
+        own = _own_score(question, record.answer.text, judgements, nuggets)
+        found = retrieval_scores(question, ranked)
+        return ScoredQuestion(question, record, judgements, own, None, None, recall, found, nuggets)
     return ScoredQuestion(
         question=question,
         record=record,
@@ -118,6 +140,25 @@ def score_question(
         recall=recall,
         retrieval=retrieval_scores(question, ranked),
     )
+
+
+def _own_score(
+    question: Question,
+    prediction: str,
+    judgements: Mapping[str, JudgeRecord | None],
+    nuggets: Sequence[JudgeRecord | None],
+) -> float | None:
+    """Score an answer as its benchmark does; None if a judge has to, and has not found everything."""
+    if question.benchmark is Benchmark.PERSONAMEM:
+        return multiple_choice_score(prediction, str(question.answer))
+    kind = question.category
+    if isinstance(kind, MemoryAgentBenchTask):
+        score = memoryagentbench_score(kind, prediction, question.golds, question.movies)
+        verdicts = (_record_score(judgement) for judgement in judgements.values())
+        if kind is not MemoryAgentBenchTask.SUMMARIZATION:
+            return score if score is not None else next((v for v in verdicts if v is not None), None)
+    values = [record.value for record in nuggets if record is not None and record.value is not None]
+    return nugget_score(question, prediction, values) if values and len(values) == len(nuggets) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +211,8 @@ def mean_by_category(
 ) -> Json:
     """Compute the mean of a score over the headline questions, together (micro) and by type.
 
-    For LongMemEval also the mean of the means of the types, as its own evaluation does.
+    For LongMemEval and MemoryAgentBench also the mean of the means of the types, as their own evaluations do;
+    for the latter of all types, and of those of each competency.
     """
     headline = [item for item in scored if item.is_headline]
     types = headline_types(item.question for item in scored)
@@ -180,11 +222,21 @@ def mean_by_category(
     scores = {
         name: resampling.mean_interval(group, score, f"{label}/{name}") for name, group in groups.items()
     }
-    if types == HEADLINE_TYPES[Benchmark.LONGMEMEVAL]:
+    if types == HEADLINE_TYPES[Benchmark.MEMORYAGENTBENCH]:
+        for competency in Competency:
+            group = [item for item in headline if _competency(item) is competency]
+            name = competency.label
+            scores[name] = resampling.mean_interval(group, score, f"{label}/{name}", by_type=True)
+    if types in (HEADLINE_TYPES[Benchmark.LONGMEMEVAL], HEADLINE_TYPES[Benchmark.MEMORYAGENTBENCH]):
         scores[MEAN_OF_TYPES] = resampling.mean_interval(
             headline, score, f"{label}/{MEAN_OF_TYPES}", by_type=True
         )
     return scores
+
+
+def _competency(item: ScoredQuestion) -> Competency | None:
+    kind = item.question.category
+    return kind.competency if isinstance(kind, MemoryAgentBenchTask) else None
 
 
 def summarize_system(
@@ -216,7 +268,7 @@ def summarize_system(
     failures = {
         "build": build_failures(builds),
         "answer": answer_failures(item.record for item in scored),
-        "judge": judge_failures(j for item in scored for j in item.judgements.values()),
+        "judge": judge_failures(j for item in scored for j in (*item.judgements.values(), *item.nuggets)),
     }
     return {
         "locomo_f1": mean_by_category(scored, _locomo_f1, resampling, "locomo_f1"),
@@ -224,6 +276,7 @@ def summarize_system(
         "overall_with_abstention": resampling.mean_interval(scored, _locomo_f1, "overall"),
         "set_f1": resampling.mean_interval(scored, lambda item: item.set_f1, "set_f1"),
         "bleu1": mean_by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
+        "unscored": sum(item.is_answered and item.locomo_f1 is None for item in scored),
         "judge": summarize_verdicts(scored, resampling),
         "recall": {key: interval["value"] for key, interval in recalls.items()},
         "recall_intervals": recalls,
@@ -273,7 +326,7 @@ def summarize_verdicts(scored: Sequence[ScoredQuestion], resampling: BootstrapSa
     A judge score is correct / (correct + wrong); unparsed verdicts are counted separately. If questions
     without an answer are judged too, ``abstention`` is the score on those.
     """
-    judged = [item for item in scored if item.is_headline]
+    judged = [item for item in scored if item.judgements and item.is_headline]
     rubrics = list(judged[0].judgements) if judged else []
     if not rubrics:
         return None
@@ -297,7 +350,10 @@ def summarize_verdicts(scored: Sequence[ScoredQuestion], resampling: BootstrapSa
 
 def verdict_score(item: ScoredQuestion, rubric: str) -> float | None:
     """Return 1 for a correct verdict, 0 for a wrong one, None without a verdict."""
-    judgement = item.judgements.get(rubric)
+    return _record_score(item.judgements.get(rubric))
+
+
+def _record_score(judgement: JudgeRecord | None) -> float | None:
     if judgement is None or judgement.verdict not in (Verdict.CORRECT, Verdict.WRONG):
         return None
     return float(judgement.verdict is Verdict.CORRECT)
@@ -315,10 +371,9 @@ def count_failures(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecor
     answer = Counter(item.record.answer.outcome.value if item.record else "missing" for item in scored)
     judge: Counter[str] = Counter()
     for item in judged:
-        can_be_judged = item.locomo_f1 is not None
-        for record in item.judgements.values():
+        for record in (*item.judgements.values(), *item.nuggets):
             if record is None:
-                judge["missing"] += can_be_judged
+                judge["missing"] += item.is_answered
             else:
                 unparsed = Outcome.UNPARSED if _is_unparsed(record) else record.outcome
                 judge[unparsed.value] += 1
@@ -357,7 +412,7 @@ def usage_by_stage(records: Sequence[Record]) -> dict[str, Usage]:
 def scored_records(scored: Sequence[ScoredQuestion], builds: Sequence[BuildRecord | None]) -> list[Record]:
     """List the records that the scores come from."""
     answers = [item.record for item in scored]
-    judgements = [record for item in scored for record in item.judgements.values()]
+    judgements = [record for item in scored for record in (*item.judgements.values(), *item.nuggets)]
     return [record for record in (*builds, *answers, *judgements) if record is not None]
 
 

@@ -7,7 +7,8 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from locomo.atomic_files import atomic_write_text
-from locomo.judge.rubrics import select_grading
+from locomo.judge.rubrics import NUGGETS, Rubric, RubricName, is_graded, select_grading
+from locomo.nugget_scores import list_nugget_gradings
 from locomo.types import Conversation, Question
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
@@ -117,7 +118,7 @@ class OptimizedRubric:
 
 @dataclass(frozen=True, slots=True)
 class JudgeIdentity:
-    """The judge of a run: its model, and for each rubric the hashes of its prompts, by ``Grading``.
+    """The judge of a run: its model, and for each rubric the hashes of its prompts, by their grading.
 
     ``judged_by`` is the fingerprint of the model at the time (see ``model_fingerprint``); None in older runs.
     """
@@ -148,8 +149,20 @@ class JudgeIdentity:
         """Return True if both judge a rubric with the same model and the same prompts."""
         return self.judge_model_id == other.judge_model_id and self.rubrics[rubric] == other.rubrics[rubric]
 
-    def key(self, rubric: str, question: Question, prediction: str) -> str:
-        """Return the key of the record of a verdict."""
+    def calls(self, question: Question) -> list[tuple[RubricName, int | None]]:
+        """List the calls that judge one answer: a rubric, and the nugget if the rubric has several."""
+        gradings = list_nugget_gradings(question)
+        if gradings:
+            return [(NUGGETS, nugget) for nugget in range(len(gradings))] if NUGGETS in self.rubrics else []
+        return [(Rubric(name), None) for name in self.rubrics if name != NUGGETS and is_graded(question)]
+
+    def key(self, rubric: str, question: Question, prediction: str, nugget: int | None = None) -> str:
+        """Return the key of the record of a verdict, or of what was found about a nugget."""
+        if nugget is not None:
+            grading = list_nugget_gradings(question)[nugget].value
+            prompt = (self.judge_model_id, rubric, self.rubrics[rubric][grading])
+            asked = (question.question_id, question.text, question.answer, question.nuggets, nugget)
+            return content_hash("judge", prompt, *asked, prediction)
         prompt = (self.judge_model_id, rubric, self.rubrics[rubric][select_grading(question).value])
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
@@ -163,7 +176,7 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
     if config.judge is None:
         return None
     prompts = {
-        rubric.value: {
+        str(rubric): {
             grading.value: content_hash(judge.dump_state()) for grading, judge in judges.by_grading.items()
         }
         for rubric, judges in make_judges(config).items()

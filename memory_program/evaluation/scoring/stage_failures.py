@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from locomo.judge.rubrics import Verdict
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
 
@@ -48,7 +47,7 @@ def judge_failures(records: Iterable[JudgeRecord | None]) -> StageFailures:
             "judge", Outcome.UNPARSED if record.outcome is Outcome.OK else record.outcome, record.message
         )
         for record in judged
-        if record.outcome is not Outcome.OK or record.verdict not in (Verdict.CORRECT, Verdict.WRONG)
+        if record.outcome is not Outcome.OK or not record.is_decided
     ]
     return _all_or_nothing(len(judged), failed)
 

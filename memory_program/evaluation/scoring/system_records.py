@@ -98,12 +98,17 @@ class SystemRecords:
         scored: list[ScoredQuestion] = []
         for question, record in self.answers():
             judgements: dict[str, JudgeRecord | None] = {}
-            if judge is not None:
-                judgements |= dict.fromkeys(judge.rubrics)
+            nuggets: list[JudgeRecord | None] = []
+            for rubric, nugget in judge.calls(question) if judge is not None else ():
+                found: JudgeRecord | None = None
                 if record is not None and record.answer.outcome is Outcome.OK:  # else its text is no answer
-                    text = record.answer.text
-                    judgements |= {r: records.get(judge.key(r, question, text)) for r in judge.rubrics}
-            scored.append(score_question(question, record, judgements))
+                    assert judge is not None, "only a judge has calls"
+                    found = records.get(judge.key(rubric, question, record.answer.text, nugget))
+                if nugget is None:
+                    judgements[rubric] = found
+                else:
+                    nuggets.append(found)
+            scored.append(score_question(question, record, judgements, nuggets))
         conversations = {c.conversation_id: c for c in self.selection.conversations}
         banks = load_banks(self.run.system, self.selection.conversations, store)
         kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in conversations.items()}
@@ -149,7 +154,8 @@ class SystemRecords:
             texts = dict.fromkeys(record.answer.text for record in answers)
             judged: list[str] = []
             if judge is not None:
-                judged = [judge.key(rubric, question, text) for text in texts for rubric in judge.rubrics]
+                calls = judge.calls(question)
+                judged = [judge.key(r, question, text, nugget) for text in texts for r, nugget in calls]
             found += [*answers, *(record for key in judged for record in journals.judgements.attempts(key))]
         return found
 

@@ -8,7 +8,8 @@ from functools import partial
 from dspy.utils.exceptions import LMError
 
 from locomo.judge.judge import Judges
-from locomo.judge.rubrics import Rubric, Verdict
+from locomo.judge.nuggets import NuggetJudge
+from locomo.judge.rubrics import RubricName, Verdict
 from locomo.types import Question
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.journal import Journal
@@ -21,12 +22,13 @@ from memory_program.models.usage import track_usage
 
 @dataclass(frozen=True, slots=True)
 class AnswerToJudge:
-    """One answer to be judged by one rubric."""
+    """One answer to be judged by one rubric; of rubrics of nuggets, one nugget of it."""
 
     key: str
-    rubric: Rubric
+    rubric: RubricName
     question: Question
     prediction: str
+    nugget: int | None = None
 
 
 def list_answers_to_judge(recorded: SystemRecords) -> list[AnswerToJudge]:
@@ -34,12 +36,16 @@ def list_answers_to_judge(recorded: SystemRecords) -> list[AnswerToJudge]:
     judge = recorded.run.judge
     return [
         AnswerToJudge(
-            judge.key(rubric, question, record.answer.text), Rubric(rubric), question, record.answer.text
+            judge.key(rubric, question, record.answer.text, nugget),
+            rubric,
+            question,
+            record.answer.text,
+            nugget,
         )
         for question, record in recorded.answers()
         if judge is not None and question.is_headline
         if record is not None and record.answer.outcome is Outcome.OK
-        for rubric in judge.rubrics
+        for rubric, nugget in judge.calls(question)
     ]
 
 
@@ -55,7 +61,7 @@ def select_unjudged(
     """List the answers that were not judged; with ``retry_errors`` also those that got no verdict."""
 
     def is_missing(record: JudgeRecord | None) -> bool:
-        return record is None or (retry_errors and record.verdict not in (Verdict.CORRECT, Verdict.WRONG))
+        return record is None or (retry_errors and not record.is_decided)
 
     return [case for case in cases if is_missing(records.get(case.key))]
 
@@ -63,7 +69,7 @@ def select_unjudged(
 def judge_cases(
     label: str,
     cases: Sequence[AnswerToJudge],
-    judges: Mapping[Rubric, Judges],
+    judges: Mapping[RubricName, Judges | NuggetJudge],
     journal: Journal[JudgeRecord],
     workers: Workers,
     *,
@@ -85,24 +91,32 @@ def judge_cases(
         BudgetExceededError: a limit of the run is passed; verdicts so far are kept.
     """
 
-    def judge(case: AnswerToJudge) -> None:
+    def judge_case(case: AnswerToJudge) -> None:
         began = time.perf_counter()
-        verdict, outcome, message = None, Outcome.OK, ""
+        verdict, value, outcome, message = None, None, Outcome.OK, ""
+        judge = judges[case.rubric]
         with track_usage() as meter:
             try:
                 with stopping_at_exhausted_quota("judge"):
-                    judgement = judges[case.rubric].grade(case.question, case.prediction)
-                verdict, message = judgement.verdict, judgement.reasoning
+                    if isinstance(judge, NuggetJudge):
+                        assert case.nugget is not None, "a judge of nuggets is given one"
+                        found = judge.grade(case.question, case.prediction, case.nugget)
+                        value, message = found.value, found.reasoning
+                    else:
+                        judgement = judge.grade(case.question, case.prediction)
+                        verdict, message = judgement.verdict, judgement.reasoning
             except LMError as error:
                 outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
-        if verdict is Verdict.UNPARSED:
+        if outcome is Outcome.OK and value is None and verdict in (None, Verdict.UNPARSED):
             outcome = Outcome.UNPARSED
         question_id, usage, elapsed_s = case.question.question_id, meter.usage, time.perf_counter() - began
         journal.add(
-            JudgeRecord(case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s)
+            JudgeRecord(
+                case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s, value
+            )
         )
         is_lost = outcome is Outcome.ERROR or (unparsed_is_lost and outcome is not Outcome.OK)
         failures = [CallFailure("judge", outcome, message)] if is_lost else []
         workers.report_item(usage, failures, is_lost=is_lost)
 
-    workers.run(label, [partial(judge, case) for case in cases], to_do=len(cases), total=total)
+    workers.run(label, [partial(judge_case, case) for case in cases], to_do=len(cases), total=total)

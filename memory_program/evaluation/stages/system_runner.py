@@ -155,7 +155,7 @@ class SystemRunner:
             estimates.append(estimate_answers(config, self._name, conversations, len(questions)))
         if config.mode is Mode.FULL and judge is not None:
             cases = unjudged_answers(self.recorded, retry_errors=config.retry_errors)
-            count = len(cases) + sum(q.is_headline for q in questions) * len(judge.rubrics)
+            count = len(cases) + sum(len(judge.calls(q)) for q in questions if q.is_headline)
             estimates.append(estimate_judgements(config, self._name, count))
         return [estimate for estimate in estimates if estimate is not None]
 

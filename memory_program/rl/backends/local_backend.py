@@ -24,6 +24,7 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.inference.engine import LocalEngine
 from memory_program.models.local_model import LocalModel
+from memory_program.models.rate_limit import TEMPLATE_KEY
 from memory_program.rl.rewards import group_advantages
 from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer, StepReport
@@ -72,14 +73,14 @@ class LocalReinforceJob(ReinforceJob):
             ModelError: the format is another one, or the gradient is not finite.
         """
         if train_data_format == TrainDataFormat.CHAT:
-            return self.trainer.sft_step([_to_example(self.trainer.engine, item) for item in train_data])
+            return self.trainer.sft_step([example_sample(self.lm, item) for item in train_data])
         if train_data_format != TrainDataFormat.GRPO_CHAT:
             raise ModelError(
                 f"train_data_format={train_data_format!r} cannot be trained on here: give "
                 f"{TrainDataFormat.GRPO_CHAT.value!r} or {TrainDataFormat.CHAT.value!r}"
             )
         self._calls += 1
-        engine = require_local_engine(self.lm)
+        engine = self.trainer.engine
         samples: list[Sample] = []
         for group in (item["group"] for item in train_data):
             given = [item.get("advantage") for item in group]
@@ -87,16 +88,12 @@ class LocalReinforceJob(ReinforceJob):
             if advantages is None:  # equal rewards: nothing to learn
                 continue
             for item, advantage in zip(group, advantages, strict=True):
-                prompt = tuple(engine.prompt_tokens(_to_request(item["messages"])))
+                prompt = prompt_tokens(self.lm, item["messages"])
                 tokens, logprobs = item.get("completion_tokens"), item.get("logprobs")
                 if tokens is None:
                     tokens, logprobs = engine.reply_tokens(item["completion"]["content"]), None
                 samples.append(Sample(prompt, tuple(tokens), advantage, logprobs, item.get("agent", "")))
         return self.trainer.policy_gradient_step(samples) if samples else None
-
-    def eval_nll(self, train_data: Sequence[TrainingItem]) -> tuple[float, int]:
-        """Return the summed negative log-likelihood of the examples' replies, and their tokens; no step."""
-        return self.trainer.eval_nll([_to_example(self.trainer.engine, item) for item in train_data])
 
     def save_checkpoint(self, checkpoint_name: str) -> None:
         """Write the model in the format of transformers; the name is the folder."""
@@ -167,8 +164,9 @@ class LocalProvider(Provider):
         self.ReinforceJob = LocalReinforceJob
         self.TrainingJob = LocalTrainingJob
         self.finetunable = lm is not None
-        self._engine = None if lm is None else lm.engine
-        self._local = None if lm is None else require_local_engine(lm)
+        self._lm = lm
+        if lm is not None:
+            require_local_engine(lm)
 
     def finetune(  # pyright: ignore[reportIncompatibleMethodOverride]  # called on the instance
         self,
@@ -201,12 +199,15 @@ class LocalProvider(Provider):
                 f"{len(train_data)} examples in format {train_data_format!r} cannot be trained on: give at "
                 f"least one in {TrainDataFormat.CHAT.value!r}; a metric may have refused all of them"
             )
-        assert self._local is not None, "finetunable is set with it"
-        dtype = "float32" if settings.optimizer.tuning == "full" else self._local.settings.dtype
-        copied = LocalModel(self._local.settings.model_copy(update={"dtype": dtype}))
+        assert self._lm is not None, "finetunable is set with it"
+        engine, local = self._lm.engine, require_local_engine(self._lm).settings
+        dtype = "float32" if settings.optimizer.tuning == "full" else local.dtype
+        template = engine.chat_template_kwargs if isinstance(engine, LocalModel) else None
+        copied = LocalModel(local.model_copy(update={"dtype": dtype}), None, template)
+        student = self._lm.copy(engine=copied)
         try:
             trainer, order = LocalTrainer(copied.local, settings), random.Random(settings.optimizer.seed)
-            examples = [_to_example(copied.local, item) for item in train_data]
+            examples = [example_sample(student, item) for item in train_data]
             for _ in range(epochs):
                 order.shuffle(examples)
                 for first in range(0, len(examples), size):
@@ -217,9 +218,8 @@ class LocalProvider(Provider):
             atomic_write_folder(folder, trainer.save_model)
         finally:
             copied.local.close()
-        limiter = self._engine.limiter if isinstance(self._engine, LocalModel) else None
-        template = self._engine.chat_template_kwargs if isinstance(self._engine, LocalModel) else None
-        tuned = self._local.settings.model_copy(update={"source": str(folder)})
+        limiter = engine.limiter if isinstance(engine, LocalModel) else None
+        tuned = local.model_copy(update={"source": str(folder)})
         job.tuned = LocalModel(tuned, limiter, template)
         return f"local:{folder}"
 
@@ -241,14 +241,26 @@ def require_local_engine(lm: dspy.LM) -> LocalEngine:
     )
 
 
-def _to_example(engine: LocalEngine, item: TrainingItem) -> Sample:
+def example_sample(lm: dspy.LM, item: TrainingItem) -> Sample:
+    """Return the tokens of an example as inference sends them; the last message is the reply.
+
+    Raises:
+        ModelError: the model runs elsewhere.
+    """
     *prompt, reply = item["messages"]
-    tokens = engine.prompt_tokens(_to_request(prompt))
-    return Sample(tuple(tokens), tuple(engine.reply_tokens(reply["content"])))
+    return Sample(prompt_tokens(lm, prompt), tuple(require_local_engine(lm).reply_tokens(reply["content"])))
 
 
-def _to_request(messages: Sequence[Mapping[str, str]]) -> lm15.Request:
+def prompt_tokens(lm: dspy.LM, messages: Sequence[Mapping[str, str]]) -> tuple[int, ...]:
+    """Return the tokens of a prompt as inference sends them, with the model's arguments of its template.
+
+    Raises:
+        ModelError: the model runs elsewhere.
+    """
     system = next((message["content"] for message in messages if message["role"] == "system"), None)
     makers = {"user": lm15.Message.user, "assistant": lm15.Message.assistant}
-    turns = [makers[m["role"]](m["content"]) for m in messages if m["role"] != "system"]
-    return lm15.Request(model="local", messages=tuple(turns), system=system)
+    turns = tuple(makers[m["role"]](m["content"]) for m in messages if m["role"] != "system")
+    template = lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else {}
+    config = lm15.Config(extensions={TEMPLATE_KEY: template})
+    request = lm15.Request(model="local", messages=turns, system=system, config=config)
+    return tuple(require_local_engine(lm).prompt_tokens(request))

@@ -19,9 +19,9 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from memory_program.configs.trainer_groups import ReinforceSettings
+from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
 from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import ModelError
 from memory_program.core.settings import filled_in
@@ -137,15 +137,8 @@ class LocalTrainer:
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
         if settings.optimizer.tuning == "lora":
-            lora = LoraConfig(
-                r=settings.optimizer.lora_r,
-                lora_alpha=settings.optimizer.lora_alpha,
-                lora_dropout=settings.optimizer.lora_dropout,
-                target_modules="all-linear",
-                task_type="CAUSAL_LM",
-            )
             with engine.updating():
-                self._adapted = get_peft_model(network, lora)
+                self._adapted = get_peft_model(network, lora_config(settings.optimizer))
         elif settings.beta:
             self._reference = engine.reference_model()
         self._network = network
@@ -254,15 +247,6 @@ class LocalTrainer:
             report = self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
             return replace(report, entropy=None)
 
-    @torch.no_grad()
-    def eval_nll(self, samples: Sequence[Sample]) -> tuple[float, int]:
-        """Return the summed negative log-likelihood of the samples' tokens, and their number; no step."""
-        total, tokens = 0.0, sum(len(sample.completion) for sample in samples)
-        with self.engine.updating() as network, _tensor_float32(network.device):
-            for batch in self._pack(samples):
-                total -= float(self._score(network, batch.packed, 1.0, with_entropy=False)[0].sum())
-        return total, tokens
-
     def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
         sequences = pack_samples(samples, filled_in(self.settings.optimizer.batch_tokens))
         return [_Batch(packed.to(self._network.device), samples) for packed in sequences]
@@ -302,11 +286,12 @@ class LocalTrainer:
             group["lr"] = self._rate
         self._optimizer.step()
         self._optimizer.zero_grad()
-        if settings.ema_decay:
+        ema_decay = self.settings.ema_decay
+        if ema_decay:
             with torch.no_grad():
                 if not self._ema:
                     self._ema = [weight.detach().clone() for weight in self._trained]
-                share = max(1 - settings.ema_decay, 1 / (self.steps + 1))  # first a plain mean
+                share = max(1 - ema_decay, 1 / (self.steps + 1))  # first a plain mean
                 for average, weight in zip(self._ema, self._trained, strict=True):
                     average.lerp_(weight, share)
         self.steps += 1
@@ -454,15 +439,35 @@ class LocalTrainer:
 
     def save_model(self, folder: Path) -> None:
         """Write the model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
-        tokenizer = self.engine.model.tokenizer
         with self.engine.updating() as network:
-            if self._adapted is None:
-                network.save_pretrained(folder)
-            else:
-                self._adapted.save_pretrained(str(folder / "adapter"))
-                merged = cast(PreTrainedModel, copy.deepcopy(self._adapted).merge_and_unload())
-                merged.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+            write_model(folder, network, self.engine.model.tokenizer, self._adapted)
+
+
+def lora_config(settings: OptimizerSettings) -> LoraConfig:
+    """Return the configuration of adapters of all linear layers but the output layer."""
+    return LoraConfig(
+        r=settings.lora_r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def write_model(
+    folder: Path,
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    adapted: PeftModel | None = None,
+) -> None:
+    """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
+    if adapted is None:
+        network.save_pretrained(folder)
+    else:
+        adapted.save_pretrained(str(folder / "adapter"))
+        merged = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
+        merged.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 @contextmanager

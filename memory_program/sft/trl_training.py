@@ -1,0 +1,286 @@
+"""Supervised fine-tuning by TRL's ``SFTTrainer``, on examples in tokens, in one process or several.
+
+The tokens are those that inference sends: the prompt in the model's chat template, then the reply. The loss
+covers the replies only. Loop, schedule, checkpoints and their choice by validation loss are the trainer's.
+"""
+
+import copy
+import json
+import math
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import cast
+
+import dspy
+import torch
+from accelerate import PartialState
+from datasets import Dataset
+from huggingface_hub import constants
+from peft import PeftModel
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from trl.trainer.sft_config import SFTConfig
+from trl.trainer.sft_trainer import SFTTrainer
+
+from memory_program.configs.trainer_groups import OptimizerSettings, lasting_settings
+from memory_program.core.checkpoints import LogEntry, RunState, read_log
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.hashing import content_hash
+from memory_program.core.settings import filled_in
+from memory_program.inference.engine import default_device
+from memory_program.inference.loading import load_model, silence_transformers
+from memory_program.models.model_names import model_fingerprint
+from memory_program.rl.backends.local_backend import example_sample, require_local_engine
+from memory_program.rl.trainer.packing import Sample
+from memory_program.rl.trainer.policy_step import lora_config, write_model
+from memory_program.sft.sft_training import SftSplit
+
+_CHECKPOINTS = "checkpoints"
+_IGNORED = -100  # the label of a token without loss
+
+
+def fine_tune(
+    lm: dspy.LM,
+    lessons: SftSplit,
+    folder: Path,
+    training: OptimizerSettings,
+    *,
+    epochs: int,
+    batch: int,
+    save_every: int = 50,
+    on_start: Callable[[], None] = lambda: None,
+    on_entry: Callable[[LogEntry], None] = lambda entry: None,
+) -> Callable[[Path], None]:
+    """Train a local model on examples, and resume from the last checkpoint in the folder.
+
+    Training begins with a validation, and each epoch ends with one. The result has the weights with the
+    lowest validation loss. The first of several processes (torchrun) writes the log.
+
+    Args:
+        lm: the model, which is trained in place.
+        lessons: the examples.
+        folder: the folder of checkpoints and log.
+        training: the optimizer's settings.
+        epochs: passes over the training examples.
+        batch: examples per step, shared by the processes.
+        save_every: steps between checkpoints; each epoch ends with one, too.
+        on_start: called when the folder turns out to fit the settings.
+        on_entry: called with every log entry.
+
+    Returns:
+        a function that writes the result, in the format of transformers, into a folder.
+
+    Raises:
+        ConfigError: there are no examples, the folder holds another run, or the processes cannot share a
+            batch.
+        ModelError: the weights cannot be trained, or the training diverges.
+    """
+    if not lessons.train or not lessons.val:
+        raise ConfigError(f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on")
+    process, engine = PartialState(cpu=default_device() == "cpu"), require_local_engine(lm)
+    if batch % process.num_processes:
+        raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
+    last, run = _last_checkpoint(folder / _CHECKPOINTS), None
+    if process.is_main_process:
+        data = {"model": model_fingerprint(lm.model), "data": content_hash(lessons.train)[:16]}
+        steps = {"epochs": epochs, "batch": batch, "schedule": "cosine"}  # the rate is a part of a schedule
+        rate = {"learning_rate": training.learning_rate}
+        run = RunState(folder, {**data, **steps, **rate, **lasting_settings(training)})
+        on_start()
+        run.cut_log(_step_of(last) if last else -1)
+    train, val = (
+        [example_sample(lm, example) for example in examples] for examples in (lessons.train, lessons.val)
+    )
+    longest = max(len(sample.prompt) + len(sample.completion) for sample in train)
+    share, most = batch // process.num_processes, max(1, filled_in(training.batch_tokens) // longest)
+    rows = max(size for size in range(1, share + 1) if share % size == 0 and size <= most)
+    constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL would report what is trained
+    tokenizer = engine.model.tokenizer
+    old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # TRL and PEFT use them
+    with engine.updating() as network, silence_transformers(), old_names:
+        arguments = _make_arguments(
+            (folder / _CHECKPOINTS).resolve(),
+            training,
+            epochs=epochs,
+            rows=rows,
+            passes=share // rows,
+            is_new=last is None,
+            is_cpu=network.device.type == "cpu",
+        )
+        configs = copy.deepcopy((network.config, network.generation_config))
+        trainer = _Trainer(
+            network,
+            arguments,
+            train_dataset=_to_dataset(train),
+            eval_dataset=_to_dataset(val),
+            processing_class=copy.deepcopy(tokenizer),  # the trainer gives it a token for padding
+            peft_config=lora_config(training) if training.tuning == "lora" else None,
+            callbacks=[_Recording(run, save_every, on_entry)],
+        )
+        trainer.tokens_per_example = fmean(len(sample.completion) for sample in val)
+        trainer.remove_callback(PrinterCallback)
+        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        network.config, network.generation_config = configs
+    if not trainer.state.best_global_step:  # no epoch was better than the start
+        device = engine.settings.device or default_device()
+        network = load_model(engine.settings.source, device, network.dtype).network
+        return partial(write_model, network=network, tokenizer=tokenizer)
+    adapted = trainer.model if isinstance(trainer.model, PeftModel) else None
+    return partial(write_model, network=network, tokenizer=tokenizer, adapted=adapted)
+
+
+def _make_arguments(
+    folder: Path,
+    training: OptimizerSettings,
+    *,
+    epochs: int,
+    rows: int,
+    passes: int,
+    is_new: bool,
+    is_cpu: bool,
+) -> SFTConfig:
+    return SFTConfig(
+        str(folder),
+        num_train_epochs=epochs,
+        per_device_train_batch_size=rows,
+        gradient_accumulation_steps=passes,
+        eval_on_start=is_new,
+        learning_rate=filled_in(training.learning_rate),
+        lr_scheduler_type="cosine",
+        warmup_steps=filled_in(training.warmup_steps),
+        weight_decay=training.weight_decay,
+        max_grad_norm=training.max_grad_norm,
+        gradient_checkpointing=training.gradient_checkpointing,
+        bf16=bool(training.bf16),
+        tf32=True if training.bf16 and not is_cpu else None,
+        seed=training.seed,
+        max_length=None,  # no example is cut
+        per_device_eval_batch_size=1,  # see prediction_step
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        save_total_limit=2,
+        load_best_model_at_end=True,
+        metric_for_best_model="eval_loss",
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        disable_tqdm=True,
+        report_to="none",
+        use_cpu=is_cpu,
+        dataloader_pin_memory=not is_cpu,
+        ddp_find_unused_parameters=False,
+    )
+
+
+def _to_dataset(samples: Sequence[Sample]) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "input_ids": [[*sample.prompt, *sample.completion] for sample in samples],
+            "labels": [[_IGNORED] * len(sample.prompt) + [*sample.completion] for sample in samples],
+        }
+    )
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    """Return the last whole checkpoint; the trainer writes its state last."""
+    whole: list[Path] = []
+    for path in folder.glob("checkpoint-*/trainer_state.json"):
+        try:
+            json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:  # killed while it was written
+            continue
+        whole.append(path.parent)
+    return max(whole, key=_step_of, default=None)
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+class _Trainer(SFTTrainer):
+    """TRL's trainer, whose validation loss is the mean over tokens, like the loss of training."""
+
+    tokens_per_example: float
+    """Mean tokens of the replies in the validation examples."""
+
+    def prediction_step(
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, torch.Tensor],
+        prediction_loss_only: bool,
+        ignore_keys: list[str] | None = None,
+    ) -> tuple[torch.Tensor, None, None]:
+        """Weight the loss of an example by its tokens: the trainer averages over examples."""
+        loss = super().prediction_step(model, inputs, True, ignore_keys)[0]
+        return loss * (inputs["labels"] != _IGNORED).sum() / self.tokens_per_example, None, None
+
+
+class _Recording(TrainerCallback):
+    """Writes the log, asks for checkpoints within an epoch, and ends a training that diverges."""
+
+    def __init__(self, run: RunState | None, save_every: int, on_entry: Callable[[LogEntry], None]) -> None:
+        self._run, self._save_every, self._on_entry = run, save_every, on_entry
+        entries = [] if run is None else read_log(run.folder)
+        self._seconds: float = entries[-1]["run_s"] if entries else 0.0
+        self._started = 0.0
+        self._tokens = 0.0
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self._started = time.monotonic()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        steps = state.max_steps // int(args.num_train_epochs)
+        if state.global_step % self._save_every == 0 and state.global_step % steps:
+            control.should_save = True
+
+    def on_log(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        logs = cast(dict[str, float], kwargs["logs"])
+        if "loss" not in logs:
+            return
+        loss, norm = logs["loss"], logs["grad_norm"]
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            raise ModelError(
+                f"the training diverges: in step {state.global_step} the loss is {loss:.3g} and the gradient "
+                f"{norm:.3g}; start again with a lower --learning-rate (it was {args.learning_rate:g}) and "
+                "another --output-dir"
+            )
+        seconds = time.monotonic() - self._started
+        self._seconds += seconds
+        tokens, self._tokens = logs["num_tokens"] - self._tokens, logs["num_tokens"]
+        entry = {
+            "kind": "step",
+            "step": state.global_step,
+            "run_s": round(self._seconds, 1),
+            "loss": loss,
+            "grad_norm": norm,
+            "learning_rate": logs["learning_rate"],
+            "tokens_per_s/trained": tokens / max(seconds, 1e-9),
+            "time_left_s": round(self._seconds / state.global_step * (state.max_steps - state.global_step)),
+        }
+        if not args.use_cpu:
+            entry["gpu_memory_gib"] = torch.cuda.max_memory_allocated() / 2**30
+        self._write(entry)
+
+    def on_evaluate(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        loss, step = cast(dict[str, float], kwargs["metrics"])["eval_loss"], state.global_step
+        is_best = state.best_metric is None or loss < state.best_metric
+        if step == 0:  # the trainer compares epochs only
+            state.best_metric, state.best_global_step = loss, 0
+        best = step if is_best else state.best_global_step
+        entry = {"kind": "validation", "step": step, "run_s": round(self._seconds, 1), "loss": loss}
+        self._write({**entry, "best_step": best})
+
+    def _write(self, entry: LogEntry) -> None:
+        if self._run is not None:
+            self._run.log(entry)
+            self._on_entry(entry)

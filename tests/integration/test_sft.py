@@ -1,0 +1,169 @@
+"""Supervised fine-tuning: its tokens, its choice of weights, its end, its resumption, and two processes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from memory_program.cli import run_train
+from memory_program.configs.sft_config import FineTuneConfig
+from memory_program.configs.trainer_groups import OptimizerSettings
+from memory_program.core.checkpoints import LogEntry, read_log
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.models.factory import language_model
+from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.sft.sft_commands import fine_tune_parts
+from memory_program.sft.sft_training import SftSplit, sft_examples
+from memory_program.sft.trajectories import read_trajectories, record_trajectories
+from memory_program.sft.trl_training import fine_tune
+from tests.conftest import CHECKOUT
+from tests.training_samples import REPLIES, memorable_talk, reply, request, ruled_program
+
+pytestmark = pytest.mark.usefixtures("torch_on_one_thread")
+
+
+def lesson(agent: str, *, remembers: bool) -> dict[str, object]:
+    asked = request(agent)
+    turns = [("system", asked.system), ("user", asked.messages[0].text)]
+    turns.append(("assistant", reply(agent, remembers=remembers)))
+    return {"messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+LESSONS = SftSplit(
+    train=[lesson(agent, remembers=True) for agent in REPLIES for _ in range(2)],
+    val=[lesson(agent, remembers=True) for agent in REPLIES],
+)
+
+
+def teach(
+    model: Path, folder: Path, *, on_entry: Callable[[LogEntry], None] = lambda entry: None, **changes: object
+) -> Path:
+    """Take two steps in each of two epochs, save the result, and return its folder."""
+    settings = {"learning_rate": 1e-3, "warmup_steps": 0, "tuning": "full", "batch_tokens": 1024} | changes
+    optimizer, lm = OptimizerSettings(**settings), language_model(f"local:{model}")
+    with closing(require_local_engine(lm)):
+        save = fine_tune(lm, LESSONS, folder, optimizer, epochs=2, batch=4, save_every=1, on_entry=on_entry)
+        save(folder / "model")
+    return folder / "model"
+
+
+def same_weights(one: Path, other: Path, tolerance: float = 0.0) -> bool:
+    weights, others = (load_file(folder / "model.safetensors") for folder in (one, other))
+    return all(torch.allclose(weights[name], others[name], rtol=0, atol=tolerance) for name in weights)
+
+
+def losses(folder: Path) -> list[tuple[str, int, float]]:
+    return [(entry["kind"], entry["step"], entry["loss"]) for entry in read_log(folder)]
+
+
+@pytest.fixture(scope="module")
+def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trajectories")
+    record_trajectories(ruled_program(), [memorable_talk(name) for name in "abc"], folder, threads=2)
+    return folder
+
+
+def test_the_loss_is_that_of_the_replies_after_the_prompts_that_inference_sends(
+    half_taught, trajectories, tmp_path
+):
+    tokenizer = AutoTokenizer.from_pretrained(half_taught)
+    tokenizer.chat_template += "{% if mark %}Rex{% endif %}"
+    tokenizer.save_pretrained(tmp_path)
+    network = AutoModelForCausalLM.from_pretrained(half_taught)
+    network.save_pretrained(tmp_path)
+    total, tokens = 0.0, 0
+    for example in sft_examples(read_trajectories(trajectories)[:1]):  # all conversations say the same
+        *asked, said = example["messages"]
+        text = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True, mark=True)
+        assert text.endswith("<|im_start|>assistant\nRex")
+        prompt, taught = (tokenizer(part)["input_ids"] for part in (text, f"{said['content']}<|im_end|>"))
+        with torch.no_grad():
+            logits = network(torch.tensor([prompt + taught])).logits[0, len(prompt) - 1 : -1]
+        total += float(torch.nn.functional.cross_entropy(logits, torch.tensor(taught), reduction="sum"))
+        tokens += len(taught)
+    config = FineTuneConfig(
+        model=f"local:{tmp_path}", trajectories=trajectories, output_dir=tmp_path / "sft", epochs=1,
+        held_out=0.34, chat_template_kwargs='{"mark": true}', mlflow=False,
+    )  # fmt: skip
+    (trajectories / "program.json").write_text("{}")
+    fine_tune_parts(config, Console(quiet=True))
+    assert (tmp_path / "sft" / "model" / "program.json").read_text() == "{}", "prompts go with the weights"
+    assert losses(tmp_path / "sft")[0] == ("validation", 0, pytest.approx(total / tokens, rel=1e-4))
+
+
+def test_examples_of_one_pass_are_padded_and_do_not_see_each_other(half_taught, tmp_path):
+    results = [teach(half_taught, tmp_path / str(tokens), batch_tokens=tokens) for tokens in (1024, 8192)]
+    alone, together = (losses(result.parent) for result in results)
+    assert [entry[2] for entry in alone] == pytest.approx([entry[2] for entry in together], abs=1e-5)
+    assert alone[-1][2] < alone[0][2]
+    assert same_weights(*results, 1e-5)
+
+
+def test_a_training_that_is_killed_continues_from_its_last_whole_checkpoint(half_taught, tmp_path):
+    def stop(entry: LogEntry) -> None:
+        if (entry["kind"], entry["step"]) == ("step", 2):
+            raise KeyboardInterrupt
+
+    whole = teach(half_taught, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        teach(half_taught, tmp_path / "killed", on_entry=stop)
+    half_written = tmp_path / "killed" / "checkpoints" / "checkpoint-2"
+    half_written.mkdir()
+    (half_written / "trainer_state.json").write_text('{"epoch"')
+    assert same_weights(teach(half_taught, tmp_path / "killed"), whole, 1e-6)
+    found, expected = losses(tmp_path / "killed"), losses(tmp_path / "whole")
+    assert [entry[:2] for entry in found] == [entry[:2] for entry in expected]
+    assert [entry[2] for entry in found] == pytest.approx([entry[2] for entry in expected], rel=1e-5)
+    assert teach(half_taught, tmp_path / "killed")  # a finished one is saved again
+    assert losses(tmp_path / "killed") == found
+    with pytest.raises(ConfigError, match=r"holds a training with learning_rate=0\.001"):
+        teach(half_taught, tmp_path / "killed", learning_rate=1e-4)
+
+
+def test_the_start_is_the_result_where_no_epoch_was_better(half_taught, tmp_path):
+    result = teach(half_taught, tmp_path, learning_rate=0.3)
+    assert read_log(tmp_path)[-1]["best_step"] == 0
+    assert same_weights(result, half_taught)
+
+
+def test_a_training_that_diverges_is_stopped(half_taught, tmp_path):
+    with pytest.raises(ModelError, match=r"the training diverges: in step \d .* a lower --learning-rate"):
+        teach(half_taught, tmp_path, learning_rate=1e30)
+
+
+def test_adapters_are_kept_beside_the_merged_model(half_taught, tmp_path):
+    result = teach(half_taught, tmp_path, tuning="lora", learning_rate=1e-2)
+    assert read_log(tmp_path)[-1]["best_step"] > 0
+    assert (result / "adapter" / "adapter_model.safetensors").is_file()
+    assert not same_weights(result, half_taught)
+
+
+@pytest.mark.slow  # two more processes load torch
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_two_processes_compute_what_one_does(half_taught, trajectories, tmp_path, tuning):
+    flags = [
+        "--mode", "sft", "--model", f"local:{half_taught}", "--trajectories", str(trajectories),
+        "--tuning", tuning, "--learning-rate", "1e-3", "--batch", "4", "--epochs", "2",
+        "--held-out", "0.34", "--no-mlflow",
+    ]  # fmt: skip
+    assert run_train([*flags, "--output-dir", str(tmp_path / "one")]) == 0
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    run = subprocess.run(
+        [*launch, "train.py", *flags, "--output-dir", str(tmp_path / "two")],
+        cwd=CHECKOUT, env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("saved: ") == 1, "one process reports"
+    one, two = (losses(tmp_path / name) for name in ("one", "two"))
+    assert [entry[:2] for entry in one] == [entry[:2] for entry in two]
+    assert [entry[2] for entry in one] == pytest.approx([entry[2] for entry in two], abs=1e-5)
+    assert one[-1][2] < one[0][2]
+    assert same_weights(tmp_path / "one" / "model", tmp_path / "two" / "model", 1e-5)
