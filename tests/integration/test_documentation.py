@@ -78,6 +78,8 @@ def _prints_help(command, arguments):
 def _check(command, capsys):
     """Parse one command as its program does; nothing runs."""
     words = shlex.split(command)
+    if words[0] in ("torchrun", "accelerate"):  # they start the same program once per GPU
+        words = ["python", *words[words.index("train.py") :]]
     if words[0] == "memory-program":
         words = ["python", "-m", f"memory-program {words[1]}", *words[2:]]
     if words[0] == "pip":
