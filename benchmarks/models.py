@@ -126,13 +126,19 @@ def main() -> None:
             check_model(lm)
             if benchmark.sessions:
                 written = write_sessions(talk, settings, lm, benchmark.sessions)
-                writer.add_row(name, reply_format, *written.row())
+                _add_row(writer, name, reply_format, *written.row())
                 print(f"\n{name}, {reply_format}: memories", *written.memories, sep="\n  ", file=sys.stderr)
             if benchmark.questions:
-                reader.add_row(name, reply_format, *answer_questions(talk, settings, lm, benchmark))
+                _add_row(reader, name, reply_format, *answer_questions(talk, settings, lm, benchmark))
     for table in (writer, reader):
         if table.rows:
             console.print(table)
+
+
+def _add_row(table: Table, *cells: str) -> None:
+    """Add a row, and show it at once: the tables come when all models are measured."""
+    table.add_row(*cells)
+    print(*cells, sep="  ", file=sys.stderr, flush=True)
 
 
 def write_sessions(talk: Conversation, settings: SystemSettings, lm: dspy.LM, count: int) -> Written:
