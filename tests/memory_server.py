@@ -33,6 +33,11 @@ class MemoryServer:
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start the process, also again after ``stop``: the address and the database stay the same."""
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY}
         with self._log_file.open("wb") as log:
             self.process = subprocess.Popen(
@@ -42,7 +47,7 @@ class MemoryServer:
         while True:
             try:
                 httpx.get(f"{self.url}/health")
-                return self
+                return
             except httpx.TransportError:
                 if self.process.poll() is not None or time.monotonic() > until:
                     self.process.kill()

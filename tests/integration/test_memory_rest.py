@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 import signal
 import sqlite3
 from contextlib import closing
@@ -25,6 +26,7 @@ from memory_program.serving.service.serve_command import (
     make_served_program,
     serve_memory,
 )
+from tests.killed_server import server_killed
 from tests.memory_server import KEY, MemoryServer
 from tests.memory_services import served
 from tests.model_server import Behaviour, ModelServer
@@ -547,3 +549,10 @@ def test_a_killed_server_answers_after_its_restart_from_every_turn_that_it_took(
             assert server.stop(signal.SIGTERM) == 0
         assert "Pip" not in server.log
         assert KEY not in server.log
+
+
+def test_killed_servers_keep_each_acknowledged_turn_once_and_in_order(tmp_path):
+    with ModelServer(latency_s=0.1) as slow:
+        toll = server_killed(tmp_path, slow.url, 2, random.Random(0))  # benchmarks/faults.py kills more often
+    assert toll.strikes == 2
+    assert toll.is_nothing, toll
