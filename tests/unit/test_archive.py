@@ -292,7 +292,7 @@ def test_a_search_keeps_jax_from_taking_the_memory_of_a_gpu(tmp_path):
     (tmp_path / "jax" / "lax.py").write_text(check)
     script = (
         "import sys; from tests.unit.test_archive import archive_of, ids, session; "
-        "assert ids(archive_of(session(1, 'Ana: A dog.')), 'dog') == ['D1:1']; "
+        "assert ids(archive_of(session(1, 'Ana: A dog.'), session(2, 'Ana: Rain.')), 'dog') == ['D1:1']; "
         "assert 'jax.lax' in sys.modules"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA_")}
