@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.cli import main
@@ -452,54 +450,6 @@ def test_the_schema_describes_every_route(server):
         "memories/{memory_id}/sources",
         *("corrections", "forget", "undo", "namespaces", "namespace"),
     }
-
-
-# -- properties --------------------------------------------------------------------------------------
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-TEXT = st.text(min_size=1, max_size=30)
-BODIES = {
-    "messages": st.fixed_dictionaries(
-        {
-            "messages": st.lists(
-                st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": TEXT | JSON})
-            )
-        }
-    ),
-    "ask": st.fixed_dictionaries({"question": TEXT}),
-    "corrections": st.fixed_dictionaries(
-        {"text": TEXT, "memory_id": st.sampled_from(["m1", "m2", "m0", "x"])}
-    ),
-    "forget": st.fixed_dictionaries(
-        {"memory_ids": st.lists(st.sampled_from(["m1", "m3", "m99"]), max_size=3)}
-    ),
-    "undo": st.fixed_dictionaries({}, optional={"version": st.integers(-1, 2**40)}),
-}
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_request_makes_the_server_fail(server, data):
-    client, parts = server
-    route = data.draw(st.sampled_from([*BODIES, "search", "memories", "context"]))
-    namespace = data.draw(st.sampled_from(["fuzz", "fuzz/2"]) | st.text(max_size=5))
-    key = data.draw(st.none() | st.sampled_from(["k1", "k2"]))
-    before = parts.service.bank("fuzz").version
-    if route in BODIES:
-        body = data.draw(BODIES[route] | JSON)
-        headers = {} if key is None else {"Idempotency-Key": key}
-        answer = client.post(f"{API}/{route}", params={"namespace": namespace}, json=body, headers=headers)
-    else:
-        query = {"query": data.draw(st.text(max_size=20)), "limit": data.draw(st.integers(-1, 300))}
-        answer = client.get(f"{API}/{route}", params={"namespace": namespace, **query})
-    assert answer.status_code < 500, answer.text
-    if answer.status_code >= 400:
-        assert answer.json()["status"] == answer.status_code
-        assert parts.service.bank("fuzz").version == before
 
 
 @pytest.mark.slow  # it loads torch

@@ -38,6 +38,7 @@ from tests.real_models import fetch_folder
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(1200)]
 
 ARGUMENTS = "--max-model-len 4096 --enforce-eager --max-num-seqs 16 --dtype float32"
+ARGUMENTS += " --enable-auto-tool-choice --tool-call-parser hermes"  # tools of a chat are refused without one
 
 
 @pytest.fixture(scope="module")
