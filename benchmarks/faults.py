@@ -48,7 +48,7 @@ from tests.killed_server import server_killed
 from tests.model_server import Behaviour, ModelServer
 from tests.struck import locked, session_under_fault, two_writers
 
-SHARES = {"build": 0.24, "answers": 0.3, "optimise": 0.16, "train": 0.1, "serve": 0.2}
+SHARES = {"build": 30, "answers": 36, "optimise": 20, "train": 14, "serve": 25}
 """How the kills are divided among the stages."""
 
 

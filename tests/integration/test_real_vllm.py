@@ -143,7 +143,7 @@ def test_a_conversation_told_through_the_proxy_is_found_in_a_new_one_by_every_do
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
         httpx.Client(base_url=f"{server.url}/memory/v1", timeout=120) as rest,
     ):
-        chat = partial(client.chat.completions.create, model="smol", max_tokens=16)
+        chat = partial(client.chat.completions.create, model="smol", max_tokens=16, temperature=0)
         events = list(chat(messages=[{"role": "user", "content": told}], stream=True))
         reply = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
         assert len(events) > 2
@@ -161,7 +161,12 @@ def test_a_conversation_told_through_the_proxy_is_found_in_a_new_one_by_every_do
         word = {"type": "object", "properties": {"word": {"enum": ["dog", "cat"]}}, "required": ["word"]}
         look = {"name": "look", "parameters": {**word, "additionalProperties": False}}
         forced = {"type": "function", "function": {"name": "look"}}
-        called = chat(messages=question, tools=[{"type": "function", "function": look}], tool_choice=forced)
+        called = chat(
+            messages=question,
+            max_tokens=100,
+            tools=[{"type": "function", "function": look}],
+            tool_choice=forced,
+        )
         (call,) = called.choices[0].message.tool_calls
         assert call.function.name == "look"
         assert json.loads(call.function.arguments)["word"] in ("dog", "cat")
