@@ -8,6 +8,7 @@ next samples come from the updated policy without a copy.
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -138,7 +139,8 @@ class LocalTrainer:
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
         if settings.optimizer.tuning == "lora":
-            with engine.updating():
+            old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # PEFT uses them
+            with engine.updating(), old_names:
                 self._adapted = get_peft_model(network, lora_config(settings.optimizer))
         elif settings.beta:
             self._reference = engine.reference_model()
