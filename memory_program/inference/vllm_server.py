@@ -38,6 +38,7 @@ every call of a loop another layout."""
 
 _ERROR = re.compile(r"\b[A-Za-z]+Error: .*")
 _LINE_EVERY_S = 30.0
+_START_TIMEOUT_S = 1800.0
 _STOP_AFTER_S = 15.0  # vLLM ends within seconds of SIGTERM; what does not is killed
 
 _logger = logging.getLogger(__name__)
@@ -80,12 +81,7 @@ class VllmServer:
     """A running vLLM server on a free port of the loopback address."""
 
     def __init__(
-        self,
-        name: str,
-        source: str,
-        arguments: Sequence[str],
-        variables: Mapping[str, str],
-        start_timeout_s: float = 1800.0,
+        self, name: str, source: str, arguments: Sequence[str], variables: Mapping[str, str]
     ) -> None:
         """Start it, and wait until it answers; see ``serve_model``.
 
@@ -116,7 +112,7 @@ class VllmServer:
         os.close(handle)
         atexit.register(self.stop)
         try:
-            self._wait_until_healthy(name, start_timeout_s)
+            self._wait_until_healthy(name)
         except BaseException:  # an interrupt, too, leaves nothing behind
             self.stop()
             raise
@@ -136,7 +132,7 @@ class VllmServer:
         self._process.wait()
         self._log.unlink(missing_ok=True)
 
-    def _wait_until_healthy(self, name: str, timeout_s: float) -> None:
+    def _wait_until_healthy(self, name: str) -> None:
         began = shown = time.monotonic()
         health = f"{self.url.removesuffix('/v1')}/health"
         _logger.warning("vLLM starts for %s; its log is %s", name, self._log)
@@ -154,10 +150,10 @@ class VllmServer:
                     if client.get(health).is_success:
                         return
                 now = time.monotonic()
-                if now - began > timeout_s:
+                if now - began > _START_TIMEOUT_S:
                     raise ModelError(
-                        f"{name!r}: vLLM is not ready after {timeout_s:.0f} s: {_last_line(self._log)}; "
-                        "start it yourself, and give its address with --api-base"
+                        f"{name!r}: vLLM is not ready after {_START_TIMEOUT_S:.0f} s: "
+                        f"{_last_line(self._log)}; start it yourself, and give its address with --api-base"
                     )
                 if now - shown >= _LINE_EVERY_S:
                     shown = now
