@@ -156,8 +156,6 @@ class MemoryWriter(dspy.Module):
     def forward(self, space: MemorySpace, session: Session) -> dspy.Prediction:
         """Write a session's memories into the bank of a space.
 
-        The agents run in parallel; DSPy's trace has their calls in the agents' order.
-
         Args:
             space: the memories so far; its bank is changed once all agents are done.
             session: the session to remember; it is not archived here.
@@ -166,24 +164,7 @@ class MemoryWriter(dspy.Module):
             a prediction with ``record`` (a ``SessionRecord``), ``operations`` (those applied) and
             ``proposals`` (one for each agent).
         """
-        space.index.refresh(space.bank)  # once, not in every agent's fork
-        outer_trace: list[object] | None = dspy.settings.trace
-        traces: list[list[object]] = [[] for _ in self.agents]
-
-        def run(name: str, trace: list[object]) -> Proposal:
-            with dspy.context(trace=trace if outer_trace is not None else None):
-                return self.propose(name, space, session)
-
-        with ThreadPoolExecutor(len(self.agents), thread_name_prefix="specialist") as pool:
-            futures = [
-                pool.submit(contextvars.copy_context().run, run, name, trace)
-                for name, trace in zip(self.agents, traces, strict=True)
-            ]
-            proposals = [future.result() for future in futures]
-        if outer_trace is not None:
-            outer_trace.extend(entry for trace in traces for entry in trace)
-            del outer_trace[: max(0, len(outer_trace) - dspy.settings.max_trace_size)]
-        return self.apply_proposals(space, session, proposals)
+        return self.apply_proposals(space, session, self._propose_all(space, session))
 
     def apply_proposals(
         self, space: MemorySpace, session: Session, proposed: Sequence[Proposal]
@@ -222,6 +203,27 @@ class MemoryWriter(dspy.Module):
         operations = space.bank.operations(since=start)
         return dspy.Prediction(record=record, operations=operations, proposals=proposals)
 
+    def _propose_all(self, space: MemorySpace, session: Session) -> list[Proposal]:
+        """Run the agents in parallel; DSPy's trace has their calls in the agents' order."""
+        space.index.refresh(space.bank)  # once, not in every agent's fork
+        outer_trace: list[object] | None = dspy.settings.trace
+        traces: list[list[object]] = [[] for _ in self.agents]
+
+        def run(name: str, trace: list[object]) -> Proposal:
+            with dspy.context(trace=trace if outer_trace is not None else None):
+                return self.propose(name, space, session)
+
+        with ThreadPoolExecutor(len(self.agents), thread_name_prefix="specialist") as pool:
+            futures = [
+                pool.submit(contextvars.copy_context().run, run, name, trace)
+                for name, trace in zip(self.agents, traces, strict=True)
+            ]
+            proposals = [future.result() for future in futures]
+        if outer_trace is not None:
+            outer_trace.extend(entry for trace in traces for entry in trace)
+            del outer_trace[: max(0, len(outer_trace) - dspy.settings.max_trace_size)]
+        return proposals
+
     def agent_inputs(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:
         """Return the inputs of an agent's first call for a session."""
         inputs = {
@@ -251,10 +253,8 @@ class MemoryWriter(dspy.Module):
         limit = writer_tokens(name, inputs["session"])
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER
-            ids = dict.fromkeys(_SHOWN_ID.findall(f"{inputs.get('related_memories', '')}\n{shown}"))
-            live = [memory_id for memory_id in ids if memory_id in fork.bank]
-            own = [memory_id for memory_id in live if kind is None or fork.bank.get(memory_id).kind is kind]
-            offer = ToolOffer(tuple(allowed), kind, tuple(own), has_profile=bool(fork.bank.core))
+            ids = _find_shown_ids(fork, f"{inputs.get('related_memories', '')}\n{shown}", kind)
+            offer = ToolOffer(tuple(allowed), kind, ids, has_profile=bool(fork.bank.core))
             repaired = list[str]()
             try:
                 reply = predict(
@@ -348,6 +348,13 @@ def _without_duplicates(reply: dspy.ToolCalls) -> list[dspy.ToolCalls.ToolCall]:
         if not any((call.name, call.args) == (other.name, other.args) for other in calls):
             calls.append(call)
     return calls
+
+
+def _find_shown_ids(space: MemorySpace, shown: str, kind: MemoryKind | None) -> tuple[str, ...]:
+    """Find the ids of live memories that an agent was shown, and may change."""
+    ids = dict.fromkeys(_SHOWN_ID.findall(shown))
+    live = [name for name in ids if name in space.bank]
+    return tuple(name for name in live if kind is None or space.bank.get(name).kind is kind)
 
 
 def format_session_date(session: Session) -> str:

@@ -101,7 +101,14 @@ class RetrievalTuner:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.enqueue_trial(dict(self._start()))
+        retrieval, search = config.system.retrieval, config.search
+        start: Settings = {
+            "top_k": retrieval.top_k,
+            "min_relative_score": retrieval.min_relative_score,
+            "with_verbatim_turns": config.system.reader.with_verbatim_turns,
+            **({"dense_weight": search.dense_weight} if search.retrieval == "hybrid" else {}),
+        }
+        study.enqueue_trial(dict(start))
 
         def objective(trial: optuna.Trial) -> float:
             trials.append(self._try(self._propose(trial), train))
@@ -126,15 +133,6 @@ class RetrievalTuner:
             ours, theirs, groups = zip(*pairs, strict=True)
             comparison = paired_comparison(ours, theirs, groups, rng=np.random.default_rng(config.seed))
         return RetrievalChoice(trials, baseline, tried, comparison)
-
-    def _start(self) -> Settings:
-        retrieval, search = self._config.system.retrieval, self._config.search
-        return {
-            "top_k": retrieval.top_k,
-            "min_relative_score": retrieval.min_relative_score,
-            "with_verbatim_turns": self._config.system.reader.with_verbatim_turns,
-            **({"dense_weight": search.dense_weight} if search.retrieval == "hybrid" else {}),
-        }
 
     def _propose(self, trial: optuna.Trial) -> Settings:
         settings: Settings = {
