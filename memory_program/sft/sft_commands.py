@@ -212,8 +212,15 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
 def _make_lessons(
     config: FineTuneConfig, lines: Sequence[SessionLine], say: Callable[[str], None]
 ) -> SftSplit:
-    """Make the examples of the parts to teach, and say how many questions are left out."""
-    program, missed = _taught_program(config), 0
+    """Make the examples of the parts to teach, and say how many questions are left out.
+
+    They are taught under the prompts of the given program, or of that of the trajectories.
+    """
+    program, missed = make_system(SystemName.MEMORY.value, config.system), 0
+    assert isinstance(program, MemoryProgram)
+    prompts = config.program or config.trajectories / PROGRAM_FILE
+    if config.program is not None or (config.target != "writer" and prompts.is_file()):
+        load_program(program, prompts)
 
     def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
         nonlocal missed
@@ -253,16 +260,6 @@ def _save_model(config: FineTuneConfig, save: Callable[[Path], None], taught: Se
     if config.target == "reader" and prompts.is_file():
         shutil.copy(prompts, result.parent / PROGRAM_FILE)
     atomic_write_folder(result, write)
-
-
-def _taught_program(config: FineTuneConfig) -> MemoryProgram:
-    """Make the program under whose prompts is taught: the given one, or that of the trajectories."""
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
-    prompts = config.program or config.trajectories / PROGRAM_FILE
-    if config.program is not None or (config.target != "writer" and prompts.is_file()):
-        load_program(program, prompts)
-    return program
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:
