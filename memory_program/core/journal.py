@@ -74,7 +74,13 @@ class Journal(Generic[RecordT]):
                 file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
                 os.ftruncate(file, self._complete_bytes)
                 self._file = file
-            _append_or_truncate(self._file, line, self._complete_bytes)
+            try:
+                rest = line
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+            except OSError:  # the disk is full: no record may be glued to half of another
+                os.ftruncate(self._file, self._complete_bytes)
+                raise
             self._complete_bytes += len(line)
             now = time.monotonic()
             if now - self._synced_at >= _SYNC_EVERY_S:
@@ -100,13 +106,3 @@ class Journal(Generic[RecordT]):
         if before is not None:
             self._replaced.setdefault(record.key, []).append(before)
         self.records[record.key] = record
-
-
-def _append_or_truncate(file: int, content: bytes, size: int) -> None:
-    """Append all of it to a file of that size, or nothing: no record may be glued to half of another."""
-    try:
-        while content:
-            content = content[os.write(file, content) :]
-    except OSError:  # the disk is full, and part of it was written
-        os.ftruncate(file, size)
-        raise

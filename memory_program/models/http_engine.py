@@ -209,21 +209,17 @@ class ChatCompletionsEngine:
         wait_s = retry_after_s(reply.headers)
         error = provider_error(reply.status_code, read_error(reply.text), url=url, retry_after=wait_s)
         if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
-            served = self._served_models(headers)
+            try:
+                listed = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)
+                served = [str(entry["id"]) for entry in listed.json()["data"]]
+            except (httpx.HTTPError, ValueError, TypeError, KeyError):
+                served = list[str]()
             if served and model not in served:
                 names = ", ".join(f"'{_OPENAI}{name}'" for name in served[:8])
                 error.message += f"; this server has {names}"
             elif not served:
                 error.message += version_hint(self._url)
         return error
-
-    def _served_models(self, headers: dict[str, str]) -> list[str]:
-        """Ask a server for the names of its models; empty where it does not tell."""
-        try:
-            reply = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)
-            return [str(entry["id"]) for entry in reply.json()["data"]]
-        except (httpx.HTTPError, ValueError, TypeError, KeyError):
-            return []
 
 
 def allowed_silence_s(timeout_s: float, request: Request) -> float:

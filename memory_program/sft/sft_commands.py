@@ -283,7 +283,16 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         say(f"saved: {folder}; vllm serve {folder}")
         return
     if config.format == "gguf":
-        say(f"saved: {_export_gguf(config.model, folder)}")
+        if find_spec("gguf") is None:
+            raise ModelError("--format gguf needs the package gguf: pip install gguf")
+        from memory_program.sft.gguf_export import write_gguf
+
+        model = load_model(str(config.model), "cpu", torch.bfloat16)
+        path = folder / "model.gguf"
+        write_gguf(model, config.model.resolve().name, path)
+        if (config.model / PROGRAM_FILE).is_file():
+            shutil.copy(config.model / PROGRAM_FILE, folder / PROGRAM_FILE)
+        say(f"saved: {path}")
         return
     lines = read_trajectories(config.trajectories)
     if config.format == "llamafactory":
@@ -291,20 +300,6 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         return
     path = folder / f"by_{config.by}.parquet"
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
-
-
-def _export_gguf(source: Path, folder: Path) -> Path:
-    if find_spec("gguf") is None:
-        raise ModelError("--format gguf needs the package gguf: pip install gguf")
-    from memory_program.sft.gguf_export import write_gguf
-
-    model = load_model(str(source), "cpu", torch.bfloat16)
-    path = folder / "model.gguf"
-    write_gguf(model, source.resolve().name, path)
-    program = source / PROGRAM_FILE
-    if program.is_file():
-        shutil.copy(program, folder / PROGRAM_FILE)
-    return path
 
 
 def _check_finished(failures: Sequence[str | None]) -> None:
