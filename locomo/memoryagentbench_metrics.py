@@ -6,7 +6,6 @@ HUST-AI-HYZ/MemoryAgentBench at 455306d, reimplemented from its described behavi
 
 import re
 import string
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -79,26 +78,6 @@ def substring_exact_match(prediction: str, gold: str) -> float:
     Words may be cut: ``art`` is a part of ``party``, as officially.
     """
     return float(normalize_answer(gold) in normalize_answer(prediction))
-
-
-def squad_f1(prediction: str, gold: str) -> float:
-    """Compute the harmonic mean of precision and recall over normalised words, counted as multisets.
-
-    0 where no word is shared, or where one side is yes, no or noanswer and the other is not the same.
-    Source: Rajpurkar et al. 2016, EMNLP, section 6.1, with the rule for yes and no of HotpotQA.
-
-    Example:
-        >>> squad_f1("in the red house", "red house")
-        0.8
-    """
-    ours, theirs = normalize_answer(prediction), normalize_answer(gold)
-    if ours != theirs and {ours, theirs} & {"yes", "no", "noanswer"}:
-        return 0.0
-    overlap = (Counter(ours.split()) & Counter(theirs.split())).total()
-    if not overlap:
-        return 0.0
-    precision, recall = overlap / len(ours.split()), overlap / len(theirs.split())
-    return 2 * precision * recall / (precision + recall)
 
 
 def summary_f1(fluency: float, recall: float, precision: float) -> float:

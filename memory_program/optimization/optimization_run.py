@@ -94,11 +94,11 @@ def optimize(
         for line in (subject.summary, *metric, *estimates, *stops):
             progress.say(line)
         context = _make_stage_context(config, calls, models, score)
-        stages, stopped = list[StageResult](), list[str]()
+        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
         if config.target is Target.RETRIEVAL:
             assert isinstance(subject, MemoryOptimizationTarget)
-            return _tune_retrieval(context, subject, progress, checks_format=models is None)
-        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
+            return _tune_retrieval(context, subject, progress, publisher, checks_format=models is None)
+        stages, stopped = list[StageResult](), list[str]()
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
             if models is None and isinstance(subject, MemoryOptimizationTarget):
@@ -130,6 +130,7 @@ def _tune_retrieval(
     context: StageContext,
     subject: MemoryOptimizationTarget,
     progress: OptimizationProgress,
+    publisher: OptimizationPublisher,
     *,
     checks_format: bool,
 ) -> Json:
@@ -146,13 +147,13 @@ def _tune_retrieval(
         tuner = RetrievalTuner(config, subject.program.reader, context.score, context.calls)
         found.append(tuner.tune(train, val, progress.say))
     results = retrieval_results(config, subject, found, context.calls, stopped)
-    write_json(config.output_dir / RESULTS, results)
-    if not found:
+    if found:
+        write_json(config.output_file, {**config.search.flags(), **found[0].winner.settings})
+        for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
+            progress.say(line)
+    else:
         progress.say(f"stopped early: {stopped[0]}; the same command with a higher limit continues")
-        return results
-    write_json(config.output_file, {**config.search.flags(), **found[0].winner.settings})
-    for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
-        progress.say(line)
+    publisher.publish_retrieval(results)
     return results
 
 

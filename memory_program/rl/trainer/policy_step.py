@@ -26,6 +26,7 @@ from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import ModelError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
+from memory_program.inference.loading import silence_transformers
 from memory_program.rl.trainer.objective import (
     IMPORTANCE_CLIP,
     Objective,
@@ -461,13 +462,12 @@ def write_model(
     adapted: PeftModel | None = None,
 ) -> None:
     """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
-    if adapted is None:
+    with silence_transformers():
+        if adapted is not None:
+            adapted.save_pretrained(str(folder / "adapter"))
+            network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
         network.save_pretrained(folder)
-    else:
-        adapted.save_pretrained(str(folder / "adapter"))
-        merged = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
-        merged.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager
