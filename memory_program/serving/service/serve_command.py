@@ -191,7 +191,7 @@ def serve_memory(config: ServeConfig) -> None:
         )
     parts.service.start()
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     try:
         asyncio.run(_serve_doors(config, parts))
     finally:
