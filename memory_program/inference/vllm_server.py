@@ -141,10 +141,13 @@ class VllmServer:
                 if not self.is_running:
                     kept = self._log.with_suffix(".failed.log")
                     self._log.rename(kept)
+                    why, log = _last_line(kept), kept.read_text(encoding="utf-8", errors="replace")
+                    found = _ERROR.search(log)  # the first one, which vLLM calls the root cause
+                    if found is not None and found[0].strip()[:300] not in why:
+                        why = f"{found[0].strip()[:300]} ... {why}"
                     raise ModelError(
-                        f"{name!r}: vLLM ended with status {self._process.returncode}: "
-                        f"{_describe_failure(kept)} (its log: {kept}); arguments of vllm serve go into the "
-                        f"variable {_ARGUMENTS}"
+                        f"{name!r}: vLLM ended with status {self._process.returncode}: {why} (its log: "
+                        f"{kept}); arguments of vllm serve go into the variable {_ARGUMENTS}"
                     )
                 with contextlib.suppress(httpx.TransportError):
                     if client.get(health).is_success:
@@ -179,13 +182,6 @@ def _find_executable(name: str) -> str:
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "its log is empty")
-
-
-def _describe_failure(log: Path) -> str:
-    """Return the last line of a log, after its first error, which vLLM calls the root cause."""
-    last, lines = _last_line(log), log.read_text(encoding="utf-8", errors="replace").split("\n")
-    errors = [match[0].strip()[:300] for line in lines if (match := _ERROR.search(line)) is not None]
-    return f"{errors[0]} ... {last}" if errors and errors[0] not in last else last
 
 
 def guard(command: list[str]) -> int:

@@ -242,7 +242,13 @@ class HttpGuard:
     def _check_request(self, headers: Headers) -> Response | None:
         if self._checks_host:  # a web page in a browser of this machine must not reach the memories
             for name, address in (("host", headers.get("host", "")), ("origin", headers.get("origin"))):
-                if address is not None and _host_name(address) not in LOOPBACK:
+                if address is None:
+                    continue
+                try:
+                    host = urlsplit(address if "//" in address else f"//{address}").hostname
+                except ValueError:
+                    host = None
+                if host not in LOOPBACK:
                     return problem(403, f"the {name} {address!r:.80} is not this machine", "Host")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._max_bytes:
@@ -261,11 +267,3 @@ class HttpGuard:
             return message
 
         return receive_limited
-
-
-def _host_name(address: str) -> str | None:
-    """Return the name in ``host:port`` or in an origin; None if it has none."""
-    try:
-        return urlsplit(address if "//" in address else f"//{address}").hostname
-    except ValueError:
-        return None
