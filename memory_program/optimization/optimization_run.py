@@ -18,7 +18,7 @@ from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.models.factory import check_model
 from memory_program.models.response_formats import RESPONSE_FORMATS
-from memory_program.models.usage import check_max_cost
+from memory_program.models.usage import check_max_cost, silence_truncation_warnings
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
@@ -80,6 +80,7 @@ def optimize(
     subject = JudgeOptimizationTarget(config) if is_judge else MemoryOptimizationTarget(config)
     folder = config.output_dir
     with ExitStack() as stack:
+        stack.enter_context(silence_truncation_warnings())
         stack.enter_context(lock_run_folder(folder))
         write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
         replies = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)

@@ -1,7 +1,6 @@
 """A whole training: load data and models, train, save the result, compare it with its start."""
 
 import json
-import logging
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +19,7 @@ from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.models.model_names import is_local
+from memory_program.models.usage import silence_truncation_warnings
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
@@ -78,6 +78,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     if not isinstance(config, ArborTrainConfig):
         config = complete_training(config, "rl", progress.say)
     with ExitStack() as stack:
+        stack.enter_context(silence_truncation_warnings())
         stack.enter_context(lock_run_folder(config.output_dir))
         if config.dry_run:
             grpo = _make_grpo(config, config.parts[0], program, splits, progress)
@@ -159,6 +160,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
     training = config_type(**values)
     progress = _set_up_progress(training, console)
     with ExitStack() as stack:
+        stack.enter_context(silence_truncation_warnings())
         stack.enter_context(lock_run_folder(training.output_dir))
         splits, program = _load_splits_and_program(training, progress)
         publisher = stack.enter_context(TrainingPublisher(training, splits, progress.say))
@@ -166,8 +168,6 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
 
 
 def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingProgress:
-    # DSPy warns of each truncated reply; they are counted instead
-    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
     check_hub_access(config.push_to_hub)
     return TrainingProgress(console or Console(file=sys.stdout, width=120), config.grpo.num_train_steps)
 
