@@ -112,8 +112,8 @@ def recommendation_recall(prediction: str, golds: Sequence[str], movies: Sequenc
     # Deviation: officially the first line may be empty (after "1." alone), and is matched with the shortest
     # title; only lines that say something count here. Of titles at the same distance the first one counts,
     # where the official choice is that of a set, and differs from run to run.
-    items = [item for line in lines if (item := _clean_recommendation(line))]
-    named = {nearest_movie(item, tuple(movies)) for item in items[:k]}
+    bare = (" ".join(_NUMBERING.sub("", _PARENTHESES.sub("", line.strip())).split()) for line in lines)
+    named = {nearest_movie(item, tuple(movies)) for item in list(filter(None, bare))[:k]}
     return sum(gold in named for gold in golds) / len(golds)
 
 
@@ -153,10 +153,6 @@ def normalize_answer(text: str) -> str:
 
 def _best(metric: Callable[[str, str], float], predictions: Sequence[str], golds: Sequence[str]) -> float:
     return max(metric(prediction, gold) for prediction in predictions for gold in golds)
-
-
-def _clean_recommendation(line: str) -> str:
-    return " ".join(_NUMBERING.sub("", _PARENTHESES.sub("", line.strip())).split())
 
 
 @lru_cache(maxsize=4)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dspy
@@ -67,10 +66,20 @@ class OptimizationPublisher(RunTracker):
             path = folder / "best_so_far.png"
             plot_best_scores(stages).savefig(path, dpi=120, bbox_inches="tight")
             files.append(path)
-        files += _write_diffs(folder, stages)
+        for place, stage in enumerate(stages):
+            path = folder / f"{place}-{stage.target.value}.diff"
+            diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
+            path.write_text(diff, encoding="utf-8")
+            files.append(path)
+        # the order in which threads tried candidates is no part of the results
+        scores = [
+            (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
+            for stage in results["stages"]
+        ]
+        final = (results[name] for name in ("settings", "dataset", "models", "program"))
         winners = [f"{stage['target']} {stage['winner']['number']}" for stage in results["stages"]]
         self.finish(
-            _results_digest(results),
+            content_hash(*final, scores),
             replace(
                 self._described,
                 metrics=_run_metrics(results),
@@ -159,26 +168,6 @@ def plot_best_scores(stages: list[StageResult]) -> "Figure":
     if axes.has_data():
         axes.legend(loc="lower right")
     return figure
-
-
-def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
-    """Write the diff of the prompts of each stage."""
-    paths: list[Path] = []
-    for place, stage in enumerate(stages):
-        path = folder / f"{place}-{stage.target.value}.diff"
-        diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
-        path.write_text(diff, encoding="utf-8")
-        paths.append(path)
-    return paths
-
-
-def _results_digest(results: Json) -> str:
-    """Hash the final results of a run; the order in which threads tried candidates is left out."""
-    scores = [
-        (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
-        for stage in results["stages"]
-    ]
-    return content_hash(*(results[name] for name in ("settings", "dataset", "models", "program")), scores)
 
 
 def _run_metrics(results: Json) -> dict[str, float]:

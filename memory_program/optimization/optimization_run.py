@@ -89,7 +89,10 @@ def optimize(
         progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
         metric = [] if is_judge else config.grading.describe_default()
         estimates = format_estimates(subject.estimates())
-        for line in (subject.summary, *metric, *estimates, *_limit_lines(config)):
+        limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
+        limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
+        stops = [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
+        for line in (subject.summary, *metric, *estimates, *stops):
             progress.say(line)
         context = _make_stage_context(config, calls, models, score)
         publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
@@ -166,12 +169,6 @@ def _check_prices(config: OptimizeConfig) -> None:
     check_max_cost(config.max_cost, called)
 
 
-def _limit_lines(config: OptimizeConfig) -> list[str]:
-    limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
-    limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
-    return [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
-
-
 def _optimize_target(
     target: Target,
     number: int,
@@ -186,24 +183,16 @@ def _optimize_target(
         f"{context.config.optimizer.value} on {target.value}: {len(cases.train)} examples for training, "
         f"{len(cases.val)} for validation; {context.calls.used:,} calls so far"
     )
-    on_attempt = partial(_report_attempt, progress, publisher, (number, target.value))
+
+    def report_attempt(evaluator: CandidateEvaluator, candidate: PromptCandidate, is_validated: bool) -> None:
+        progress.report_attempt(evaluator, candidate, is_validated)
+        if is_validated:
+            publisher.log_candidate(number, target.value, evaluator, candidate)
+
     make_student = partial(subject.student, target, context.score)
-    stage = optimize_stage(context, target, cases, make_student, on_attempt)
+    stage = optimize_stage(context, target, cases, make_student, report_attempt)
     apply_prompts(stage.choice.winner.prompts, subject.program)
     return stage
-
-
-def _report_attempt(
-    progress: OptimizationProgress,
-    publisher: OptimizationPublisher,
-    stage: tuple[int, str],
-    evaluator: CandidateEvaluator,
-    candidate: PromptCandidate,
-    is_validated: bool,
-) -> None:
-    progress.report_attempt(evaluator, candidate, is_validated)
-    if is_validated:
-        publisher.log_candidate(*stage, evaluator, candidate)
 
 
 def _make_stage_context(

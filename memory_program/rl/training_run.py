@@ -11,6 +11,7 @@ from rich.console import Console
 from locomo.atomic_files import atomic_write_folder
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConfig
+from memory_program.configs.endpoints import Role
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
@@ -213,12 +214,12 @@ def _make_grpo(
     policy = load_trainable_model(config, folder)
     if part == "writer":
         program.writer.set_lm(policy)
-        program.reader.set_lm(load_frozen_model(config, "reader", config.reader))
+        program.reader.set_lm(load_frozen_model(config, Role.READER, config.reader))
     else:
         is_trained = "writer" in config.parts
         writer = f"local:{config.weights_folder('writer')}" if is_trained else config.writer
         program.reader.set_lm(policy)
-        program.writer.set_lm(load_frozen_model(config, "writer", writer))
+        program.writer.set_lm(load_frozen_model(config, Role.WRITER, writer))
         progress.say(f"the reader is trained from {config.model}; {writer} writes")
     training = training_settings(config, program, part)
     if isinstance(training, ArborJobSettings):
