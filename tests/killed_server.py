@@ -27,7 +27,7 @@ from tests.killed_runs import Toll
 from tests.memory_server import MemoryServer
 
 CLIENTS = 5
-ENDING_SHARE = 0.25
+ENDING_SHARE = 0.1
 _MESSAGES = "/memory/v1/messages"
 _PATIENCE_S = 300.0
 
@@ -97,9 +97,9 @@ class Tellers:
 def server_killed(folder: Path, model_url: str, kills: int, rng: random.Random) -> Toll:
     """Kill a server so often; then compare what is in its database with what it acknowledged."""
     toll, writers = Toll(), set[str]()
-    with MemoryServer(folder, model_url, "--rest", "--session-turns", "4") as server:
+    with MemoryServer(folder, model_url, "--rest", "--session-turns", "8") as server:
         # a session that was being written at a kill blocks its namespace for the rest of its lease
-        with Tellers(server.url, namespaces=8 + 2 * kills, pause_s=0.2) as tellers:
+        with Tellers(server.url, namespaces=8 + 2 * kills, pause_s=0.1) as tellers:
             for _ in range(kills):
                 before, until = tellers.count, time.monotonic() + _PATIENCE_S
                 while tellers.count < before + 2 * CLIENTS:  # sessions have ended and are being written
