@@ -168,7 +168,8 @@ def running_server(
     server: MemoryProgram | Mem0, folder: Path, api_base: str, db_url: str | None
 ) -> Iterator[tuple[int, int]]:
     """Run a server in a new folder; give the number of its process and its port."""
-    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": "benchmark"}
+    path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
+    environment = {**os.environ, "PYTHONPATH": path, "OPENAI_API_KEY": "benchmark"}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
