@@ -1,0 +1,70 @@
+"""Memories and lines of the core block that were replaced, for questions that name an earlier time."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from memory_program.agents.memory_lines import format_ended
+from memory_program.bank.bank import MemoryBank
+from memory_program.bank.dates.resolve import find_dates
+from memory_program.bank.lexical import BM25Index
+from memory_program.bank.memory import Validity
+from memory_program.bank.memory_search import MemoryIndex, filter_by_relative_score
+from memory_program.bank.space import MemorySpace
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierVersions:
+    """The memories of now and of the time that a question names.
+
+    ``bank`` and ``index`` hold the live memories and those that held then. ``ended`` has the day on which
+    each of the latter ended, ``core_ended`` the same for lines that the core block has no more.
+    """
+
+    bank: MemoryBank
+    index: MemoryIndex
+    ended: Mapping[str, date]
+    core_ended: Mapping[str, date]
+
+    def core_lines(self, question: str, top_k: int, floor: float) -> list[str]:
+        """List the earlier lines of the core block that share words with a question, best first."""
+        index, lines = BM25Index(), list(self.core_ended)
+        for line in lines:
+            index.add(line)
+        found = filter_by_relative_score(index.search(question, top_k), floor)
+        return [format_ended(line, self.core_ended[line]) for line in (lines[hit.doc_id] for hit in found)]
+
+
+def find_earlier_versions(space: MemorySpace, question: str) -> EarlierVersions | None:
+    """Find what was replaced since a time that a question names, and held then.
+
+    "Last week" is counted from the last session.
+
+    Returns:
+        None if the question names no time, or nothing of that time was replaced.
+    """
+    days = [one.session.date_time.date() for one in space.sessions.values()]
+    spans = [mention.date_span for mention in find_dates(question, max(days))] if days else []
+    if not spans:
+        return None
+    times = space.valid_times()
+
+    def held(validity: Validity) -> bool:
+        return any(validity.held_during(span.first, span.last) for span in spans)
+
+    ended = {
+        name: validity.valid_to
+        for name, validity in times.memories.items()
+        if validity.valid_to is not None and held(validity)
+    }
+    core_ended: dict[str, date] = {}
+    current = set(space.bank.core.splitlines())
+    for text, validity in times.cores:
+        for line in text.splitlines():
+            if validity.valid_to and line not in current and (held(validity) or line in core_ended):
+                core_ended[line] = validity.valid_to
+    if not ended and not core_ended:
+        return None
+    live = [memory.memory_id for memory in space.bank.live()]
+    bank = space.bank.with_live([*live, *ended], space.bank.core)
+    return EarlierVersions(bank, space.index.empty_copy(), ended, core_ended)
