@@ -1,16 +1,21 @@
 """Memories and lines of the core block that were replaced, for questions that name an earlier time."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
 from memory_program.agents.memory_lines import format_ended
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.dates.date_span import DateSpan
+from memory_program.bank.dates.phrases import WEEKDAY_NAME
 from memory_program.bank.dates.resolve import find_dates
 from memory_program.bank.lexical import BM25Index
 from memory_program.bank.memory import Validity
 from memory_program.bank.memory_search import MemoryIndex, filter_by_relative_score
 from memory_program.bank.space import MemorySpace
+
+_MOST_CHARS = 2_000  # of a question that are searched for dates: 32,000 take half a second
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +40,26 @@ class EarlierVersions:
         return [format_ended(line, self.core_ended[line]) for line in (lines[hit.doc_id] for hit in found)]
 
 
+def find_named_times(question: str, last_day: date) -> list[DateSpan]:
+    """List the times that a question names; "last week" is counted from the day of the last session.
+
+    A weekday alone is none: "every Saturday" asks for a habit.
+    """
+    return [
+        mention.date_span
+        for mention in find_dates(question[:_MOST_CHARS], last_day)
+        if not re.fullmatch(WEEKDAY_NAME, question[mention.start : mention.end], re.IGNORECASE)
+    ]
+
+
 def find_earlier_versions(space: MemorySpace, question: str) -> EarlierVersions | None:
     """Find what was replaced since a time that a question names, and held then.
-
-    "Last week" is counted from the last session.
 
     Returns:
         None if the question names no time, or nothing of that time was replaced.
     """
     days = [one.session.date_time.date() for one in space.sessions.values()]
-    spans = [mention.date_span for mention in find_dates(question, max(days))] if days else []
+    spans = find_named_times(question, max(days)) if days else []
     if not spans:
         return None
     times = space.valid_times()

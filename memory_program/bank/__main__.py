@@ -85,7 +85,7 @@ def history(
     for operation in space.bank.history(memory):
         _print_operation(operation, space.bank.get)
         for created in operation.created:
-            _print_line(f"    {created.memory_id} {_format_validity(validity[created.memory_id])}")
+            _print_line(f"  {created.memory_id} {_format_validity(validity[created.memory_id])}")
 
 
 def diff(
@@ -276,7 +276,7 @@ def _format_memory(memory: Memory) -> str:
 def _format_validity(validity: Validity) -> str:
     begin, end = validity.valid_from or date.min, validity.valid_to
     if end is not None and end <= begin:
-        return "never held: an edit corrected it"
+        return "held on no day"
     since = "held from the start" if validity.valid_from is None else f"held from {validity.valid_from}"
     return since if end is None else f"{since} until {end}"
 

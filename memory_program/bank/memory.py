@@ -81,7 +81,7 @@ class Validity:
     """The days on which a memory held: from ``valid_from`` to the day before ``valid_to``.
 
     ``valid_from`` is None if nothing says when it began: it counts as always true. ``valid_to`` is None while
-    it holds. A memory that never held ends where it begins, or in the year 1.
+    it holds. A memory that held on no day ends where it begins, or in the year 1.
     """
 
     valid_from: date | None

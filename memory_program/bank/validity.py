@@ -8,7 +8,8 @@ Nothing of it is stored: it follows from the log of operations and the dates of 
 - It ends on the day on which the memories that replace it begin; if it was deleted, on the day of the
   session. What replaces a memory never begins before it.
 - An edit outside any session (of a user, or of an import) has no day. It corrects: what it replaces never
-  held, and what it made takes over that time.
+  held, and what it made takes over that time. What it deletes never held, nor did its earlier versions: a
+  user who had a memory forgotten does not meet it again in the past.
 - Each text of the profile is treated as a memory that the next edit replaces.
 """
 
@@ -16,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 
-from memory_program.bank.memory import Memory, MemoryKind, Operation, Validity
+from memory_program.bank.memory import Memory, MemoryKind, Operation, OperationKind, Validity
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
     made: dict[str, Memory] = {}
     begins: dict[str, date] = {}  # date.min: nothing says when
     ends: dict[str, date] = {}
+    parents: dict[str, tuple[str, ...]] = {}
     cores: list[tuple[str, date]] = []
     for operation in operations:
         said = session_days.get(operation.provenance.session_id)
@@ -63,10 +65,18 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             days = [end] * len(days)
         for memory, day in zip(operation.created, days, strict=True):
             made[memory.memory_id], begins[memory.memory_id] = memory, day
-    next_cores = [*(day for _, day in cores[1:]), None]
+            parents[memory.memory_id] = operation.superseded
+        if operation.kind is OperationKind.DELETE and said is None:
+            forgotten = list(operation.superseded)
+            for name in forgotten:  # it grows
+                ends[name] = begins[name]
+                forgotten += parents[name]
     return ValidTimes(
         {name: _make_validity(day, ends.get(name)) for name, day in begins.items()},
-        tuple((text, _make_validity(day, end)) for (text, day), end in zip(cores, next_cores, strict=True)),
+        tuple(
+            (text, _make_validity(day, cores[place + 1][1] if place + 1 < len(cores) else None))
+            for place, (text, day) in enumerate(cores)
+        ),
     )
 
 

@@ -14,6 +14,6 @@ const at = (id) => document.getElementById(id);
 // the days on which a memory held, in small print
 const held = ({ valid_from: since, valid_to: until }) => {
   const isVoid = until && until <= (since ?? "0001-01-01");
-  const text = isVoid ? "never held" : [since && `from ${since}`, until && `until ${until}`].filter(Boolean).join(" ");
+  const text = isVoid ? "held on no day" : [since && `from ${since}`, until && `until ${until}`].filter(Boolean).join(" ");
   return make("small", {}, text && ` ${text}`);
 };
