@@ -62,7 +62,7 @@ class MemoryContext:
     are dropped; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
 
     If the question names an earlier time, up to ``top_k`` memories that held then and were replaced since
-    are shown besides, and so many lines of an earlier core block, each before the day on which it ended.
+    are shown as well, and as many lines of an earlier core block, each before the day on which it ended.
     """
 
     top_k: int = 10

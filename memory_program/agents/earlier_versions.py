@@ -20,10 +20,10 @@ _MOST_CHARS = 2_000  # of a question that are searched for dates: 32,000 take ha
 
 @dataclass(frozen=True, slots=True)
 class EarlierVersions:
-    """The memories of now and of the time that a question names.
+    """The live memories, and those that were replaced and held at the time that a question names.
 
-    ``bank`` and ``index`` hold the live memories and those that held then. ``ended`` has the day on which
-    each of the latter ended, ``core_ended`` the same for lines that the core block has no more.
+    Both are live in ``bank``, of which ``index`` is. ``ended`` has the day on which each of the latter ended,
+    ``core_ended`` the same for lines that the core block no longer has.
     """
 
     bank: MemoryBank

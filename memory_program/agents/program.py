@@ -152,4 +152,4 @@ class MemoryProgram(MemorySystem):
 
     def ask(self, space: MemorySpace, question: str, as_of: date | None = None) -> Answer:
         """Answer a question from the core block and the memories; with ``as_of`` from those of that day."""
-        return self.reader.ask(space if as_of is None else space.as_of(as_of), question)
+        return self.reader.ask(space if as_of is None else space.at_date(as_of), question)

@@ -250,7 +250,7 @@ def _check_no_password(db: str) -> str:
 
 def _load_bank(db: str, namespace: str, as_of: date | None = None) -> MemoryBank:
     if as_of is not None:
-        return _load_space(db, namespace).as_of(as_of).bank
+        return _load_space(db, namespace).at_date(as_of).bank
     with BankStore.open_existing(_check_no_password(db)) as store:
         bank = store.bank(namespace)
         if bank.version == 0 and namespace not in store.namespaces():

@@ -140,7 +140,7 @@ class MemorySpace:
             self._valid_times = cached
         return cached[2]
 
-    def as_of(self, day: date) -> "MemorySpace":
+    def at_date(self, day: date) -> "MemorySpace":
         """Return the space with the memories that held on a day: to be read, not to be written.
 
         It has the core block of that day, and the sessions up to it. This is valid time: what was told later

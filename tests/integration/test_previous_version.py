@@ -84,8 +84,8 @@ def test_the_memories_of_old_banks_have_valid_times(folder):
     assert changed
     ended = changed[0].superseded[0]
     assert ended not in space.bank
-    assert ended in space.as_of(held[ended].valid_from).bank
-    assert len(space.as_of(max(days)).bank) == len(space.bank)
+    assert ended in space.at_date(held[ended].valid_from).bank
+    assert len(space.at_date(max(days)).bank) == len(space.bank)
 
 
 def test_a_saved_program_is_evaluated(tmp_path):

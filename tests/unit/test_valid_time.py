@@ -112,7 +112,7 @@ def test_without_dated_events_a_day_is_the_version_after_its_last_session(seed, 
     space = space_of_sessions(rng, has_events=False, is_ordered=True, has_edits=False)
     day = date(2023, 1, 1) + timedelta(shift)
     told = [one for one in space.sessions.values() if one.session.date_time.date() <= day]
-    then, view = space.bank.at(told[-1].version if told else 0), space.as_of(day)
+    then, view = space.bank.at(told[-1].version if told else 0), space.at_date(day)
     assert [memory.text for memory in view.bank.live()] == [memory.text for memory in then.live()]
     assert (view.bank.core, len(view.bank), view.bank.version) == (then.core, len(then), space.bank.version)
     assert view.archive.sessions == [one.session for one in told]
@@ -131,14 +131,14 @@ def test_a_day_is_the_replay_of_the_operations_up_to_it(seed, shift, is_ordered)
             live.difference_update(operation.superseded)
         begun = [held[name].valid_from <= day for name in made_by(operation)]
         live.update(name for name, has_begun in zip(made_by(operation), begun, strict=True) if has_begun)
-    assert {memory.memory_id for memory in space.as_of(day).bank.live()} == live
+    assert {memory.memory_id for memory in space.at_date(day).bank.live()} == live
 
 
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=40)
 def test_as_of_the_last_day_the_bank_is_what_it_is(seed):
     space = space_of_sessions(random.Random(seed), has_events=True, is_ordered=False, has_edits=True)
-    view = space.as_of(date.max)
+    view = space.at_date(date.max)
     assert [memory.text for memory in view.bank.live()] == [memory.text for memory in space.bank.live()]
     assert view.bank.core == space.bank.core
 
@@ -209,13 +209,13 @@ def test_a_change_with_a_date_of_its_own_holds_from_that_date(space):
 def test_a_correction_of_a_user_takes_over_the_time_of_what_it_corrects(space):
     space.bank.update("m3", Draft("Mara lives in Drammen.", SEMANTIC), USER)
     assert (held(space, "m3"), held(space, "m4")) == ((JUNE, JUNE), (JUNE, None))
-    assert [memory.text for memory in space.as_of(JUNE).bank.live(SEMANTIC)] == ["Mara lives in Drammen."]
+    assert [memory.text for memory in space.at_date(JUNE).bank.live(SEMANTIC)] == ["Mara lives in Drammen."]
 
 
 def test_what_a_user_had_forgotten_never_held_nor_did_its_earlier_versions(space):
     space.bank.delete("m3", USER)
-    assert [memory.memory_id for memory in space.as_of(MAY).bank.live()] == []
-    assert [memory.memory_id for memory in space.as_of(LATE).bank.live()] == ["m2"]
+    assert [memory.memory_id for memory in space.at_date(MAY).bank.live()] == []
+    assert [memory.memory_id for memory in space.at_date(LATE).bank.live()] == ["m2"]
     assert "Bergen" not in MemoryContext().build(space, ["Where did Mara live in May 2023?"]).memories
 
 
@@ -225,7 +225,7 @@ def test_an_imported_memory_counts_from_its_date_or_always(space):
     assert (held(space, "m4"), held(space, "m5")) == ((None, None), (date(2020, 1, 1), None))
     space.bank.update("m4", Draft("Mara swims well.", SEMANTIC), USER)
     assert held(space, "m4") == (None, date.min)
-    assert "Mara swims well." in [memory.text for memory in space.as_of(EARLY).bank.live()]
+    assert "Mara swims well." in [memory.text for memory in space.at_date(EARLY).bank.live()]
 
 
 def test_a_period_has_its_first_day_and_not_its_last():
@@ -240,11 +240,11 @@ def test_a_period_has_its_first_day_and_not_its_last():
 
 
 def test_a_search_as_of_a_day_finds_what_held_then(space):
-    then = space.as_of(MAY)
+    then = space.at_date(MAY)
     hits = then.index.search(then.bank, "Where does Mara live?")
     assert [hit.memory.text for hit in hits] == ["Mara lives in Bergen."]
     assert (then.bank.core, list(then.sessions)) == ("Mara works as a nurse.\nMara has a son.", ["session_1"])
-    assert (len(space.as_of(EARLY).bank), space.as_of(EARLY).bank.core) == (0, "")
+    assert (len(space.at_date(EARLY).bank), space.at_date(EARLY).bank.core) == (0, "")
     assert [memory.memory_id for memory in space.bank.live()] == ["m2", "m3"]
 
 
@@ -261,8 +261,8 @@ def test_a_question_as_of_a_day_is_answered_from_what_held_then(space):
 
 
 def test_what_ended_after_a_day_has_not_ended_as_of_it(space):
-    assert held(space.as_of(MAY), "m1") == (MAY, None)
-    assert "m3" not in space.as_of(MAY).valid_times().memories
+    assert held(space.at_date(MAY), "m1") == (MAY, None)
+    assert "m3" not in space.at_date(MAY).valid_times().memories
 
 
 def test_vectors_at_hand_are_not_computed_again(space):
@@ -278,7 +278,7 @@ def test_vectors_at_hand_are_not_computed_again(space):
         ingest(stored, 1, MAY)
         store.save(stored)
         batches.clear()
-        then = store.load("mara").as_of(MAY)
+        then = store.load("mara").at_date(MAY)
         assert [hit.memory.memory_id for hit in then.index.search(then.bank, "home")] == ["m1"]
     assert batches == [["home"]]
 

@@ -378,7 +378,7 @@ class MemoryService:
         waiting = [session for session in waiting if session.session_id not in space.sessions]
         if as_of is None:
             return space, waiting
-        return space.as_of(as_of), [session for session in waiting if session.date_time.date() <= as_of]
+        return space.at_date(as_of), [session for session in waiting if session.date_time.date() <= as_of]
 
     def _change(
         self,
