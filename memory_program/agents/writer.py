@@ -22,10 +22,10 @@ from memory_program.agents.signatures import (
 )
 from memory_program.agents.tool_schema import ToolOffer
 from memory_program.agents.tools import (
-    ALL_TOOLS,
     CORE_TOOLS,
     MEMORY_TOOLS,
     READ_TOOLS,
+    WRITE_TOOLS,
     MemoryTools,
     Refusal,
     ToolResult,
@@ -106,7 +106,7 @@ class Proposal:
 
 
 class MemoryWriter(dspy.Module):
-    """Four specialists, one per kind of memory, or one generalist with all tools.
+    """Four specialists, one per kind of memory, or one generalist for all kinds.
 
     The specialists run in parallel, each on a fork of the bank before the session. Their operations are
     applied in a fixed order, so that the result does not depend on their speed. A specialist whose call fails
@@ -127,7 +127,7 @@ class MemoryWriter(dspy.Module):
         """Make a writer.
 
         Args:
-            mode: ``specialists``, or ``generalist`` for models that are good with many tools.
+            mode: ``specialists``, or ``generalist``: one call a session instead of four.
             max_turns: the most calls of an agent in a session; from 2 on it has the read tools too.
             memory_budget: the most tokens of the core block and the live memories.
             related: the most stored memories that an agent is shown: those most similar to any one turn.
@@ -147,8 +147,8 @@ class MemoryWriter(dspy.Module):
         self.checks_grounding = checks_grounding
         signatures = SPECIALISTS if mode == "specialists" else {"generalist": WriteAll}
         for name, signature in signatures.items():
-            if max_turns > 1 and name not in ("core", "generalist"):
-                signature = with_read_tools(signature, MEMORY_TOOLS)
+            if max_turns > 1 and name != "core":
+                signature = with_read_tools(signature, self._writing_tools(name))
             setattr(self, name, dspy.Predict(signature))
         self.agents = tuple(signatures)
         self.consolidate = dspy.Predict(Consolidate)
@@ -288,11 +288,12 @@ class MemoryWriter(dspy.Module):
 
     def allowed_tools(self, name: str) -> Sequence[str]:
         """Return the names of an agent's tools."""
-        if name == "generalist":
-            return ALL_TOOLS
-        if name == "core":
-            return CORE_TOOLS
-        return (*READ_TOOLS, *MEMORY_TOOLS) if self.max_turns > 1 else MEMORY_TOOLS
+        names = self._writing_tools(name)
+        return (*READ_TOOLS, *names) if self.max_turns > 1 and name != "core" else names
+
+    @staticmethod
+    def _writing_tools(name: str) -> tuple[str, ...]:
+        return {"core": CORE_TOOLS, "generalist": WRITE_TOOLS}.get(name, MEMORY_TOOLS)
 
     def _consolidate(self, space: MemorySpace, session: Session) -> Proposal:
         """Ask for merges and deletions as long as the memory is over its budget and gets smaller."""

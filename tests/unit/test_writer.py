@@ -201,6 +201,17 @@ def test_a_generalist_writes_every_kind_with_one_call():
     assert space.bank.core == "Mara has a dog."
 
 
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_generalist_may_search_only_if_it_has_a_turn_left_to_use_what_it_found(turns):
+    writer = MemoryWriter("generalist", max_turns=turns)
+    with ScriptedLM([NOTHING]) as lm, dspy.context(lm=lm):
+        writer(space=MemorySpace("mara"), session=SESSION)
+    (request,) = lm.requests
+    assert ("search_memory" in request.system) == ("search_memory" in writer.allowed_tools("generalist"))
+    assert ("search_memory" in request.system) == (turns == 2)
+    assert "edit_core" in request.system
+
+
 def test_operations_over_the_limit_of_a_session_are_refused_and_counted():
     many = calls(*(create(f"Mara owns thing number {n}.") for n in range(MAX_OPERATIONS + 2)))
     space = MemorySpace("mara")
