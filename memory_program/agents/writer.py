@@ -31,8 +31,8 @@ from memory_program.agents.tools import (
     ToolResult,
 )
 from memory_program.bank.budget import count_tokens, fit_memories
-from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
-from memory_program.bank.memory_search import filter_by_relative_score
+from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, Operation, Provenance
+from memory_program.bank.memory_search import ScoredMemory, filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, ReplyCounts, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import WriterMode
@@ -130,7 +130,8 @@ class MemoryWriter(dspy.Module):
             mode: ``specialists``, or ``generalist``: one call a session instead of four.
             max_turns: the most calls of an agent in a session; from 2 on it has the read tools too.
             memory_budget: the most tokens of the core block and the live memories.
-            related: the most stored memories that an agent is shown: those most similar to any one turn.
+            related: the most stored memories of a kind that an agent is shown: those most similar to any one
+                turn. A generalist is shown what all specialists would be.
             related_floor: memories that score below this share of the best one are not shown. In generated
                 conversations 0.3 keeps all that should change, and drops more than half of the others.
             replies: the format and limit of replies; None for the defaults.
@@ -240,9 +241,13 @@ class MemoryWriter(dspy.Module):
 
         Searching with the whole session would rank memories first that share common words with many turns.
         """
-        turns = [turn.line for turn in session.turns]
-        found = space.index.search_any(space.bank, turns, self.related, specialist_memory_kind(name))
-        return [scored.memory for scored in reversed(filter_by_relative_score(found, self.related_floor))]
+        turns, own_kind = [turn.line for turn in session.turns], specialist_memory_kind(name)
+        found: list[ScoredMemory] = []
+        for kind in MEMORY_KINDS if own_kind is None else (own_kind,):  # a generalist sees what all would see
+            of_kind = space.index.search_any(space.bank, turns, self.related, kind)
+            found += filter_by_relative_score(of_kind, self.related_floor)
+        found.sort(key=lambda scored: scored.score, reverse=True)
+        return [scored.memory for scored in reversed(found)]
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         """Run one agent on its own fork of the space; a failed call is part of its proposal."""
