@@ -58,11 +58,13 @@ def apply_audit(dataset: Dataset, path: Path) -> Dataset:
                 evidence[question.question_id] = tuple(turn_id for turn_id in named if turn_id in turns)
             else:
                 left_out.add(question.question_id)
-    return replace(
-        dataset,
-        conversations=tuple(_correct(talk, left_out, evidence) for talk in dataset.conversations),
-        variant=f"audited-{digest.hexdigest()[:8]}",
-    )
+    corrected: list[Conversation] = []
+    for talk in dataset.conversations:
+        kept = [question for question in talk.questions if question.question_id not in left_out]
+        questions = tuple(replace(q, evidence=evidence.get(q.question_id, q.evidence)) for q in kept)
+        corrected.append(replace(talk, questions=questions))
+    variant = f"audited-{digest.hexdigest()[:8]}"
+    return replace(dataset, conversations=tuple(corrected), variant=variant)
 
 
 def _find_question(entry: JsonAt, conversations: Sequence[Conversation]) -> Question:
@@ -78,9 +80,3 @@ def _find_question(entry: JsonAt, conversations: Sequence[Conversation]) -> Ques
             f"is not the question {text!r:.60}", "get the audit that belongs to the official locomo10.json"
         )
     return question
-
-
-def _correct(talk: Conversation, left_out: set[str], evidence: dict[str, tuple[str, ...]]) -> Conversation:
-    kept = [question for question in talk.questions if question.question_id not in left_out]
-    corrected = [replace(q, evidence=evidence.get(q.question_id, q.evidence)) for q in kept]
-    return replace(talk, questions=tuple(corrected))

@@ -67,7 +67,8 @@ def load_beam(path: Path | None = None) -> Dataset:
             "BEAM is not downloaded: its repository (mohammadtavakoli78/BEAM) names no licence. If you may "
             "use it, get it yourself, and name its folder chats/SIZE or a .parquet file with --data PATH"
         )
-    size = next((size for size in SIZES for part in (path.name, path.parent.name) if _names(part, size)), "")
+    parts = (f"{path.name}.", f"{path.parent.name}.")
+    size = next((size for size in SIZES for part in parts if part.startswith((f"{size}-", f"{size}."))), "")
     hashes: list[str] = []
     conversations: list[Conversation] = []
     for name, chat, questions in _folders(path, hashes) if path.is_dir() else _rows(path, hashes):
@@ -77,10 +78,6 @@ def load_beam(path: Path | None = None) -> Dataset:
     reject_duplicates([c.conversation_id for c in conversations], JsonAt(None, path.name), "conversation_id")
     both = hashlib.sha256("".join(hashes).encode()).hexdigest()
     return Dataset(tuple(conversations), both, False, "beam", variant=size, benchmark=Benchmark.BEAM)
-
-
-def _names(part: str, size: str) -> bool:
-    return part == size or part.startswith((f"{size}-", f"{size}."))
 
 
 def _folders(path: Path, hashes: list[str]) -> Iterator[tuple[str, JsonAt, JsonAt]]:
@@ -124,9 +121,19 @@ def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversatio
     repeated = set[int]()
     day = _FIRST_DAY
     for batch in _batches(chat):
-        messages = list(_messages(batch))
-        written = [found for one in (batch, *messages) if (found := _anchor(one))]
-        day = _read_day(written[0]) if written else day
+        if isinstance(batch.value, list):
+            messages = batch.elements("message")
+        else:
+            batch.reject_unknown(_BATCH_FIELDS)
+            turns = batch.required("turns").elements("turn")
+            messages = [message for turn in turns for message in turn.elements("message")]
+        members = [one for one in (batch, *messages) if isinstance(one.value, dict)]
+        anchor = next((found for one in members if (found := one.optional("time_anchor"))), None)
+        if anchor is not None:
+            try:
+                day = datetime.strptime(anchor.text(), "%B-%d-%Y").replace(tzinfo=UTC)
+            except ValueError as error:
+                raise anchor.error("is not a date", "write it like 'March-15-2024'") from error
         told: list[list[Turn]] = []
         for message in messages:
             message.reject_unknown(_MESSAGE_FIELDS)
@@ -165,27 +172,6 @@ def _batches(chat: JsonAt) -> Iterator[JsonAt]:
                     yield from JsonAt(batches, f"{part.place}: {name}").elements("batch")
         else:
             yield part
-
-
-def _messages(batch: JsonAt) -> Iterator[JsonAt]:
-    """Yield the messages of a batch, which is a list of them or holds lists of turns."""
-    if isinstance(batch.value, list):
-        yield from batch.elements("message")
-        return
-    batch.reject_unknown(_BATCH_FIELDS)
-    for turn in batch.required("turns").elements("turn"):
-        yield from turn.elements("message")
-
-
-def _anchor(where: JsonAt) -> JsonAt | None:
-    return where.optional("time_anchor") if isinstance(where.value, dict) else None
-
-
-def _read_day(anchor: JsonAt) -> datetime:
-    try:
-        return datetime.strptime(anchor.text(), "%B-%d-%Y").replace(tzinfo=UTC)
-    except ValueError as error:
-        raise anchor.error("is not a date", "write it like 'March-15-2024'") from error
 
 
 def _questions(identity: str, document: JsonAt, turn_ids: dict[int, str]) -> Iterator[Question]:

@@ -161,7 +161,10 @@ def _questions(
         judged_as: LongMemEvalType | None = None
         must_abstain, asked_at = False, None
         if task is MemoryAgentBenchTask.RECOMMENDATION:
-            golds = tuple(_title(gold, titles) for gold in listed)
+            for gold in listed:
+                if gold.text() not in titles:
+                    raise gold.error(f"is no id of {MOVIES_FILE}", "get both files of one version")
+            golds = tuple(titles[gold.text()] for gold in listed)
         if task is MemoryAgentBenchTask.SUMMARIZATION and key_points is not None:
             nuggets = tuple(point.name() for point in key_points.elements("key point"))
         if task is MemoryAgentBenchTask.LONGMEMEVAL:
@@ -254,12 +257,6 @@ def _read_titles(file: Path) -> tuple[dict[str, str], str]:
             raise JsonAt(number, f"{path.name}: {name}").wrong_type("a whole number")
         titles[str(number)] = movie_title(name)
     return titles, sha256
-
-
-def _title(gold: JsonAt, titles: Mapping[str, str]) -> str:
-    if gold.text() not in titles:
-        raise gold.error(f"is no id of {MOVIES_FILE}", "get both files of one version")
-    return titles[gold.text()]
 
 
 def split_into_sessions(

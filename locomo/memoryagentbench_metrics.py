@@ -6,7 +6,6 @@ HUST-AI-HYZ/MemoryAgentBench at 455306d, reimplemented from its described behavi
 
 import re
 import string
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
@@ -81,26 +80,6 @@ def substring_exact_match(prediction: str, gold: str) -> float:
     return float(normalize_answer(gold) in normalize_answer(prediction))
 
 
-def squad_f1(prediction: str, gold: str) -> float:
-    """Compute the harmonic mean of precision and recall over normalised words, counted as multisets.
-
-    0 where no word is shared, or where one side is yes, no or noanswer and the other is not the same.
-    Source: Rajpurkar et al. 2016, EMNLP, section 6.1, with the rule for yes and no of HotpotQA.
-
-    Example:
-        >>> squad_f1("in the red house", "red house")
-        0.8
-    """
-    ours, theirs = normalize_answer(prediction), normalize_answer(gold)
-    if ours != theirs and {ours, theirs} & {"yes", "no", "noanswer"}:
-        return 0.0
-    overlap = (Counter(ours.split()) & Counter(theirs.split())).total()
-    if not overlap:
-        return 0.0
-    precision, recall = overlap / len(ours.split()), overlap / len(theirs.split())
-    return 2 * precision * recall / (precision + recall)
-
-
 def summary_f1(fluency: float, recall: float, precision: float) -> float:
     """Score a summary: fluency times the harmonic mean of recall and precision.
 
@@ -133,8 +112,8 @@ def recommendation_recall(prediction: str, golds: Sequence[str], movies: Sequenc
     # Deviation: officially the first line may be empty (after "1." alone), and is matched with the shortest
     # title; only lines that say something count here. Of titles at the same distance the first one counts,
     # where the official choice is that of a set, and differs from run to run.
-    items = [item for line in lines if (item := _clean_recommendation(line))]
-    named = {nearest_movie(item, tuple(movies)) for item in items[:k]}
+    bare = (" ".join(_NUMBERING.sub("", _PARENTHESES.sub("", line.strip())).split()) for line in lines)
+    named = {nearest_movie(item, tuple(movies)) for item in list(filter(None, bare))[:k]}
     return sum(gold in named for gold in golds) / len(golds)
 
 
@@ -174,10 +153,6 @@ def normalize_answer(text: str) -> str:
 
 def _best(metric: Callable[[str, str], float], predictions: Sequence[str], golds: Sequence[str]) -> float:
     return max(metric(prediction, gold) for prediction in predictions for gold in golds)
-
-
-def _clean_recommendation(line: str) -> str:
-    return " ".join(_NUMBERING.sub("", _PARENTHESES.sub("", line.strip())).split())
 
 
 @lru_cache(maxsize=4)

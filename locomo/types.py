@@ -174,14 +174,20 @@ class MemoryAgentBenchTask(StrEnum):
     @property
     def competency(self) -> Competency:
         """The competency that the task belongs to."""
-        return next(one for one, tasks in _TASKS.items() if self in tasks)
+        return _COMPETENCIES[self]
 
 
-_TASKS: Mapping[Competency, tuple[MemoryAgentBenchTask, ...]] = {
-    Competency.RETRIEVAL: tuple(MemoryAgentBenchTask)[:4],
-    Competency.LEARNING: (MemoryAgentBenchTask.CLASSIFICATION, MemoryAgentBenchTask.RECOMMENDATION),
-    Competency.UNDERSTANDING: (MemoryAgentBenchTask.SUMMARIZATION, MemoryAgentBenchTask.DETECTIVE_QA),
-    Competency.CONFLICT: tuple(MemoryAgentBenchTask)[8:],
+_COMPETENCIES: Mapping[MemoryAgentBenchTask, Competency] = {
+    MemoryAgentBenchTask.SINGLE_HOP_QA: Competency.RETRIEVAL,
+    MemoryAgentBenchTask.MULTI_HOP_QA: Competency.RETRIEVAL,
+    MemoryAgentBenchTask.LONGMEMEVAL: Competency.RETRIEVAL,
+    MemoryAgentBenchTask.EVENT_QA: Competency.RETRIEVAL,
+    MemoryAgentBenchTask.CLASSIFICATION: Competency.LEARNING,
+    MemoryAgentBenchTask.RECOMMENDATION: Competency.LEARNING,
+    MemoryAgentBenchTask.SUMMARIZATION: Competency.UNDERSTANDING,
+    MemoryAgentBenchTask.DETECTIVE_QA: Competency.UNDERSTANDING,
+    MemoryAgentBenchTask.SINGLE_HOP_FACTS: Competency.CONFLICT,
+    MemoryAgentBenchTask.MULTI_HOP_FACTS: Competency.CONFLICT,
 }
 
 QuestionType = Category | LongMemEvalType | PerltqaType | PersonaMemType | BeamAbility | MemoryAgentBenchTask

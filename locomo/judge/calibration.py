@@ -139,24 +139,23 @@ def nugget_calibration_answers() -> list[CalibrationAnswer]:
 
     A part of the gold is worth 0.5. Answers that the rubrics of LoCoMo see differently are left out.
     """
-    return [
-        replace(answer, question=_with_nugget(answer.question), verdicts={}, value=value)
-        for answer in calibration_answers(Benchmark.LOCOMO)
-        if (value := _nugget_value(answer)) is not None
-    ]
-
-
-def _with_nugget(question: Question) -> Question:
-    nugget = f"The answer states: {question.answer}"
-    identity = f"calibration-{Benchmark.BEAM.value}"
-    return replace(question, conversation_id=identity, category=BeamAbility.EXTRACTION, nuggets=(nugget,))
-
-
-def _nugget_value(answer: CalibrationAnswer) -> float | None:
-    if answer.kind is AnswerKind.PART:
-        return 0.5
-    verdicts = {answer.verdicts.get(rubric) for rubric in Rubric}
-    return float(Verdict.CORRECT in verdicts) if len(verdicts) == 1 else None
+    answers: list[CalibrationAnswer] = []
+    for answer in calibration_answers(Benchmark.LOCOMO):
+        verdicts = {answer.verdicts.get(rubric) for rubric in Rubric}
+        if answer.kind is AnswerKind.PART:
+            value = 0.5
+        elif len(verdicts) == 1:
+            value = float(Verdict.CORRECT in verdicts)
+        else:
+            continue
+        question = replace(
+            answer.question,
+            conversation_id=f"calibration-{Benchmark.BEAM.value}",
+            category=BeamAbility.EXTRACTION,
+            nuggets=(f"The answer states: {answer.question.answer}",),
+        )
+        answers.append(replace(answer, question=question, verdicts={}, value=value))
+    return answers
 
 
 _SPLIT_CYCLE: Sequence[Split] = ("train", "val", "test", "train")

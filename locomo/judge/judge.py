@@ -208,7 +208,13 @@ def parse_verdict(text: str) -> Verdict:
     """
     text = _FENCE.sub("", text.replace("[[ ## completed ## ]]", "")).strip()  # some write it on the same line
     if found := _OBJECT.search(text):
-        named = _verdicts_in_json(found[0])
+        try:
+            members = json.loads(found[0], object_pairs_hook=list)  # a name may come twice
+        except (ValueError, RecursionError):
+            return Verdict.UNPARSED
+        named = {
+            _read_line(str(value)) for name, value in members if re.fullmatch(_NAMES, name, re.IGNORECASE)
+        }
         around = text[: found.start()] + text[found.end() :]
         is_clear = len(named) == 1 and not re.search("correct|wrong", around, re.IGNORECASE)
         return named.pop() if is_clear else Verdict.UNPARSED
@@ -229,12 +235,3 @@ def _read_line(line: str) -> Verdict:
     is_correct = verdict is Verdict.CORRECT
     is_plain = _AGREES.fullmatch(remark) if is_correct else not _DOUBTS_WRONG.search(remark)
     return verdict if is_plain else Verdict.UNPARSED
-
-
-def _verdicts_in_json(text: str) -> set[Verdict]:
-    """List the verdicts that a JSON object has under a name for one; UNPARSED for any other value there."""
-    try:
-        members = json.loads(text, object_pairs_hook=list)  # a name may come twice
-    except (ValueError, RecursionError):
-        return set()
-    return {_read_line(str(value)) for name, value in members if re.fullmatch(_NAMES, name, re.IGNORECASE)}

@@ -141,7 +141,12 @@ class StrictChatAdapter(dspy.ChatAdapter):
                     parsed[name] = TypeAdapter(outputs[name].annotation).validate_python(value[name])
                 except ValidationError as error:
                     raise AmbiguousReplyError(f"{name}: {error.errors()[0]['msg']}") from error
-        return _fill_empty(parsed, outputs, calls_field)
+        is_filled = any(v.tool_calls if isinstance(v, dspy.ToolCalls) else v for v in parsed.values())
+        if calls_field is None or len(parsed) == len(outputs) or not is_filled:
+            return parsed
+        # only an answer, or only a search: the other field is empty
+        empty = {name: "" for name, field in outputs.items() if field.annotation is str}
+        return {calls_field: dspy.ToolCalls(tool_calls=[]), **empty, **parsed}
 
     def _is_repaired_json(self, text: str, end: int) -> bool:
         return True  # this format has field markers
@@ -285,22 +290,6 @@ def _read_text(name: str, value: ReplyJson) -> str:
     if isinstance(value, bool | list | dict):
         raise AmbiguousReplyError(f"{name}={value!r:.40} is no text")
     return "" if value is None else str(value).strip()
-
-
-def _fill_empty(parsed: dict[str, Any], outputs: dict[str, Any], calls_field: str | None) -> dict[str, Any]:
-    """Fill in the other field of a reply that has only an answer or only a search."""
-    if (
-        calls_field is not None
-        and len(parsed) < len(outputs)
-        and any(_has_content(v) for v in parsed.values())
-    ):
-        empty = {name: "" for name, field in outputs.items() if field.annotation is str}
-        return {calls_field: dspy.ToolCalls(tool_calls=[]), **empty, **parsed}
-    return parsed
-
-
-def _has_content(value: object) -> bool:
-    return bool(value.tool_calls) if isinstance(value, dspy.ToolCalls) else bool(value)
 
 
 def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:

@@ -56,9 +56,7 @@ def load_agent_prompts(module: dspy.Module, part: Literal["writer", "reader"], m
         module.saved_format = saved_reply_format(program, part)
         module.replies = replace(module.replies, format=module.saved_format)
     saved = read_model_prompts(model)
-    predictors: list[tuple[str, Any]] = (
-        module.named_predictors()
-    )  # Any: DSPy types a signature as its instance
+    predictors: list[tuple[str, Any]] = module.named_predictors()  # Any: DSPy types a signature as its own
     for name, predictor in predictors:
         state = saved.get(f"{part}.{name}")
         if state is None:

@@ -69,10 +69,11 @@ class NativeToolsAdapter(StrictChatAdapter):
         messages: list[dict[str, Any]] = []
         for number, demo in enumerate(demos):
             read = read_calls([demo.get("tool_calls") or {"tool_calls": []}])
-            calls = [
-                {"id": f"example-{number}-{place}", "type": "function", "function": _function(call)}
-                for place, call in enumerate(read.calls)
-            ]
+            calls = list[dict[str, Any]]()
+            for place, call in enumerate(read.calls):
+                arguments = json.dumps(call["args"], ensure_ascii=False)
+                function = {"name": call["name"], "arguments": arguments}
+                calls.append({"id": f"example-{number}-{place}", "type": "function", "function": function})
             results = [{"role": "tool", "tool_call_id": call["id"], "content": "done"} for call in calls]
             reply = {"content": None, "tool_calls": calls} if calls else {"content": "none"}
             user = self.format_user_message_content(signature, demo)
@@ -94,7 +95,3 @@ class NativeToolsAdapter(StrictChatAdapter):
             return {}
         # a server without a parser for the calls of its model leaves them in the text
         return super().parse(signature.append("tool_calls", dspy.OutputField(), dspy.ToolCalls), text)
-
-
-def _function(call: dict[str, Any]) -> dict[str, str]:
-    return {"name": call["name"], "arguments": json.dumps(call["args"], ensure_ascii=False)}

@@ -148,7 +148,10 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
             call = (
                 {"name": key, "args": inner} if tool_arguments(key) else {"name": call.get("name"), **inner}
             )
-    names = {_read_name(call[key]) for key in _NAMES if isinstance(call.get(key), str)}
+    names = set[str]()
+    for said in (call[key] for key in _NAMES if isinstance(call.get(key), str)):
+        name = re.split("[./:]", said.strip())[-1].lower()  # behind a template's namespace: ``functions.``
+        names.add(name if tool_arguments(name) else said)
     if len(names) != 1:
         raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
     (name,) = names
@@ -167,12 +170,6 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
                 raise AmbiguousReplyError(f"a call of {name} has two values for {key}")
             arguments[key] = call[key]
     return {"name": name, "args": arguments}
-
-
-def _read_name(said: str) -> str:
-    """Read the name of a tool, which may stand behind the namespace of a template: ``functions.``."""
-    name = re.split("[./:]", said.strip())[-1].lower()
-    return name if tool_arguments(name) else said
 
 
 def _decode(name: str, text: str) -> ReplyJson:

@@ -10,7 +10,7 @@ from datetime import date
 from hashlib import sha256
 
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Provenance
+from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
 from memory_program.core.errors import StoreError
 
 _MARK = re.compile(r"<!-- memory-program bank, version (\d{1,18}), state ([0-9a-f]{16}), namespace (.+) -->")
@@ -56,7 +56,11 @@ def _write_state(bank: MemoryBank) -> str:
     parts = [f"## {_PROFILE}", ""]
     parts += [_escape(line) for line in bank.core.strip("\n").split("\n")] if bank.core else []
     for heading, kind in _HEADINGS.items():
-        parts += ["", heading, "", *map(_write_memory, bank.live(kind))]
+        parts += ["", heading, ""]
+        for memory in bank.live(kind):
+            day = f"[{memory.happened_at.isoformat()}] " if memory.happened_at else ""
+            sources = f" from {_escape(', '.join(memory.sources))}" if memory.sources else ""
+            parts.append(f"- {day}{_escape(memory.text)} <!-- {memory.memory_id}{sources} -->")
     return "\n".join(parts) + "\n"
 
 
@@ -154,11 +158,8 @@ def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None
             raise StoreError(
                 f"line {line.number}: the sources of {line.memory_id} cannot be edited: keep them"
             )
-        if (line.draft.text, line.draft.kind, line.draft.happened_at) != (
-            memory.text,
-            memory.kind,
-            memory.happened_at,
-        ):
+        exported_draft = Draft(memory.text, memory.kind, memory.happened_at, line.draft.sources)
+        if line.draft != exported_draft:
             _check_unchanged(bank, line.memory_id, f"line {line.number}: ")
             bank.update(line.memory_id, line.draft, by, keeps_date=False)
     for memory in exported.live():
@@ -176,12 +177,6 @@ def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None
 def _check_unchanged(bank: MemoryBank, memory_id: str, where: str) -> None:
     if memory_id not in bank:
         raise StoreError(f"{where}{memory_id} was changed since the export: export the bank again")
-
-
-def _write_memory(memory: Memory) -> str:
-    day = f"[{memory.happened_at.isoformat()}] " if memory.happened_at else ""
-    sources = f" from {_escape(', '.join(memory.sources))}" if memory.sources else ""
-    return f"- {day}{_escape(memory.text)} <!-- {memory.memory_id}{sources} -->"
 
 
 def _read_memory(number: int, line: str, kind: MemoryKind) -> _Line:

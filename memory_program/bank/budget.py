@@ -10,22 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import tiktoken
 
 from memory_program.bank.memory import Memory, memory_number
 from memory_program.core.errors import ConfigError
 
-EncodingName = Literal["cl100k_base", "o200k_base"]
-
+_ENCODING = "cl100k_base"
 _CACHED_CHARS = 2_000
 _PIECE_CHARS = 50_000
 _loading = threading.Lock()
 _Item = TypeVar("_Item")
 
 
-def count_tokens(text: str, encoding: EncodingName = "cl100k_base") -> int:
+def count_tokens(text: str) -> int:
     """Count the tokens of a text; special tokens in it (``<|endoftext|>``) count as plain text.
 
     A text of more than 50,000 characters is counted in pieces that are cut before a word, since the encoder's
@@ -33,14 +32,14 @@ def count_tokens(text: str, encoding: EncodingName = "cl100k_base") -> int:
     space, may change the count, by one token.
     """
     if len(text) <= _CACHED_CHARS:
-        return _cached_count(text, encoding)
+        return _cached_count(text)
     tokens, start = 0, 0
     while start < len(text):
         end = start + _PIECE_CHARS
         if end < len(text):
             space = text.rfind(" ", start + 1, end)  # a token may begin with a space, never span one
             end = space if space > start else end
-        tokens += len(_load_encoding(encoding).encode(text[start:end], disallowed_special=()))
+        tokens += len(_load_encoding().encode(text[start:end], disallowed_special=()))
         start = end
     return tokens
 
@@ -99,26 +98,26 @@ def fit_memories(memories: Sequence[Memory], budget_tokens: int, core: str = "")
 
 
 @lru_cache(maxsize=32_768)
-def _cached_count(text: str, encoding: EncodingName) -> int:
-    return len(_load_encoding(encoding).encode(text, disallowed_special=()))
+def _cached_count(text: str) -> int:
+    return len(_load_encoding().encode(text, disallowed_special=()))
 
 
 @cache
-def _load_encoding(encoding: EncodingName) -> tiktoken.Encoding:
-    """Load an encoding from the files that LiteLLM ships, without importing it and without a network.
+def _load_encoding() -> tiktoken.Encoding:
+    """Load the encoding from the files that LiteLLM ships, without importing it and without a network.
 
     tiktoken reads the folder of its files from the environment only: the variable is set while loading, and
     restored.
     """
     litellm = importlib.util.find_spec("litellm")
     if litellm is None or not litellm.submodule_search_locations:
-        return tiktoken.get_encoding(encoding)
+        return tiktoken.get_encoding(_ENCODING)
     folder = Path(litellm.submodule_search_locations[0]) / "litellm_core_utils" / "tokenizers"
     with _loading:
         before = os.environ.get("TIKTOKEN_CACHE_DIR")
         os.environ["TIKTOKEN_CACHE_DIR"] = str(folder)
         try:
-            return tiktoken.get_encoding(encoding)
+            return tiktoken.get_encoding(_ENCODING)
         finally:
             if before is None:
                 del os.environ["TIKTOKEN_CACHE_DIR"]

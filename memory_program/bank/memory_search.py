@@ -50,24 +50,16 @@ def filter_by_relative_score(found: Sequence[_Scored], floor: float) -> list[_Sc
     return [scored for scored in found if scored.score >= least]
 
 
-def reciprocal_rank_fusion(
-    rankings: Sequence[Sequence[_DocId]], weights: Sequence[float] | None = None, k: int = 60
-) -> list[Hit[_DocId]]:
-    """Fuse rankings: an id scores the sum of weight / (k + rank) over the rankings that contain it.
+def reciprocal_rank_fusion(rankings: Sequence[Sequence[_DocId]], k: int = 60) -> list[Hit[_DocId]]:
+    """Fuse rankings: an id scores the sum of 1 / (k + rank) over the rankings that contain it.
 
-    Cormack, Clarke and Buettcher 2009, SIGIR, with their k of 60; ranks begin at 1.
-    Deviation: rankings may be weighted (all 1 by default). A tie keeps first-seen order.
-
-    Raises:
-        ConfigError: the number of weights differs from that of the rankings.
+    Cormack, Clarke and Buettcher 2009, SIGIR, with their k of 60; ranks begin at 1. A tie keeps first-seen
+    order.
     """
-    weights = [1.0] * len(rankings) if weights is None else weights
-    if len(weights) != len(rankings):
-        raise ConfigError(f"{len(weights)} weights for {len(rankings)} rankings: give one for each")
     scores: dict[_DocId, float] = {}
-    for ranking, weight in zip(rankings, weights, strict=True):
+    for ranking in rankings:
         for rank, doc_id in enumerate(ranking, start=1):
-            scores[doc_id] = scores.get(doc_id, 0.0) + weight / (k + rank)
+            scores[doc_id] = scores.get(doc_id, 0.0) + 1.0 / (k + rank)
     return sorted((Hit(name, score) for name, score in scores.items()), key=lambda hit: -hit.score)
 
 

@@ -26,7 +26,9 @@ def split_passages(text: str) -> list[str]:
         return [text]
     passages, current, length = list[str](), list[str](), 0
     for sentence in _SENTENCE_END.split(text):
-        for piece in _cut_long_sentence(sentence):
+        said = sentence.split()
+        for start in range(0, len(said), PASSAGE_WORDS):
+            piece = " ".join(said[start : start + PASSAGE_WORDS])
             words = _count_words(piece)
             if current and length + words > PASSAGE_WORDS:
                 passages.append(" ".join(current))
@@ -34,12 +36,6 @@ def split_passages(text: str) -> list[str]:
             current.append(piece)
             length += words
     return [*passages, " ".join(current)] if current else passages
-
-
-def _cut_long_sentence(sentence: str) -> list[str]:
-    words = sentence.split()
-    starts = range(0, len(words), PASSAGE_WORDS)
-    return [" ".join(words[start : start + PASSAGE_WORDS]) for start in starts]
 
 
 def _count_words(text: str) -> int:

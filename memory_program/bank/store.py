@@ -90,10 +90,11 @@ class BankStore:
             raise ConfigError(f"snapshot_every={snapshot_every} must be at least 1")
         self._dense = dense
         self._snapshot_every = snapshot_every
-        self._database = Database(url, busy_timeout_s)
+        self.database = Database(url, busy_timeout_s)
+        """The database, which has more tables than those of the banks."""
         if dense is not None:
             try:
-                with self._database.reading() as connection:
+                with self.database.reading() as connection:
                     self._check_embedding(connection, dense)
             except StoreError:
                 self.close()
@@ -119,27 +120,22 @@ class BankStore:
 
     def close(self) -> None:
         """Close every connection; a later call opens new ones."""
-        self._database.close()
-
-    @property
-    def database(self) -> Database:
-        """The database, which has more tables than those of the banks."""
-        return self._database
+        self.database.close()
 
     def revision(self, namespace: str) -> int:
         """Read how often a namespace was saved or rewound: a loaded space of this revision is up to date."""
         check_namespace(namespace)
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return rows.read_revision(connection, namespace)
 
     def namespaces(self) -> list[str]:
         """List the saved namespaces, sorted."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return rows.read_namespaces(connection)
 
     def notes(self, prefix: str) -> dict[str, str]:
         """Return the notes about the database whose keys begin with a prefix, by key."""
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return rows.read_notes(connection, prefix)
 
     def add_note(self, key: str, value: str) -> None:
@@ -148,7 +144,7 @@ class BankStore:
         Notes outlive the namespaces, so they hold nothing of a conversation.
         """
         if key not in self.notes(key):
-            with self._database.writing() as connection:
+            with self.database.writing() as connection:
                 rows.insert_note(connection, key, value)
 
     def load(self, namespace: str) -> MemorySpace:
@@ -207,7 +203,7 @@ class BankStore:
         grown_by = max(self._snapshot_every, bank.version // _SNAPSHOT_SHARE)
         is_due = bool(operations) and bank.version - space.snapshot_version >= grown_by
         snapshot = Snapshot(bank.compacted(), space.index.postings(bank)) if is_due else None
-        with self._database.writing() as connection:
+        with self.database.writing() as connection:
             new_sessions = rows.unsaved_sessions(connection, space.namespace, beyond)
             is_new = bool(operations or new_sessions or space.revision == 0)
             if is_new:
@@ -242,11 +238,11 @@ class BankStore:
             StoreError: the namespace was never saved.
         """
         check_namespace(namespace)
-        with self._database.writing() as connection:
+        with self.database.writing() as connection:
             revision = rows.increment_revision(connection, namespace)
             if revision is None:
                 raise StoreError(
-                    f"namespace {namespace!r} was never saved in {self._database.where}: "
+                    f"namespace {namespace!r} was never saved in {self.database.where}: "
                     "BankStore.namespaces() lists those that were"
                 )
             current = rows.read_latest_version(connection, namespace)
@@ -267,13 +263,13 @@ class BankStore:
             StoreError: no such session was saved; nothing was changed.
         """
         check_namespace(namespace)
-        with self._database.writing() as connection:
+        with self.database.writing() as connection:
             place = rows.find_session_position(connection, namespace, session_id)
             revision = rows.increment_revision(connection, namespace)
             if place is None or revision is None:
                 raise StoreError(
                     f"session {session_id!r} was never saved in namespace {namespace!r} of "
-                    f"{self._database.where}: BankStore.load(namespace).sessions lists those that were"
+                    f"{self.database.where}: BankStore.load(namespace).sessions lists those that were"
                 )
             position, version = place
             rows.mark_retracted(connection, namespace, version, revision, position=position)
@@ -282,23 +278,23 @@ class BankStore:
     def retracted(self, namespace: str) -> list[RetractedOperation]:
         """List the undone operations, in the order of the rewinds; ``MemoryBank.rebase`` can restore them."""
         check_namespace(namespace)
-        with self._database.reading() as connection:
+        with self.database.reading() as connection:
             return [RetractedOperation(*row) for row in rows.read_retracted_operations(connection, namespace)]
 
     def drop_vectors(self) -> None:
         """Delete every vector and the name of their model, so that another model can be used."""
-        with self._database.writing() as connection:
+        with self.database.writing() as connection:
             rows.delete_vectors(connection)
 
     @contextmanager
     def _reading(self, namespace: str) -> Generator[Connection]:
         """Give a connection; a row that cannot be parsed raises a StoreError that names the namespace."""
         try:
-            with self._database.reading() as connection:
+            with self.database.reading() as connection:
                 yield connection
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(
-                f"namespace {namespace!r} of {self._database.where} is damaged ({error}): restore the "
+                f"namespace {namespace!r} of {self.database.where} is damaged ({error}): restore the "
                 "database from a backup"
             ) from error
 
@@ -326,7 +322,7 @@ class BankStore:
             operations = rows.read_operations(connection, namespace, until=version)
         if len(operations) != version:
             raise StoreError(
-                f"namespace {namespace!r} of {self._database.where} has {len(operations)} of {version} "
+                f"namespace {namespace!r} of {self.database.where} has {len(operations)} of {version} "
                 "operations left: it was deleted, or its database in memory was closed, since it was loaded"
             )
         return operations
@@ -337,7 +333,7 @@ class BankStore:
         if recorded not in (None, (dense.model, dense.dimension)):
             model, dimension = recorded
             raise EmbeddingMismatchError(
-                f"{self._database.where} holds vectors of {model!r} with dimension {dimension}, not of "
+                f"{self.database.where} holds vectors of {model!r} with dimension {dimension}, not of "
                 f"{dense.model!r} with {dense.dimension}: use that model, or call BankStore(url)"
                 ".drop_vectors() once, and the next save embeds every memory again"
             )

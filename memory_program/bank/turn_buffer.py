@@ -27,6 +27,7 @@ from memory_program.core.errors import (
     StoreError,
 )
 
+_REQUEST_VALID_S = 86_400.0
 _COMMIT_BATCH = 64  # additions of other threads that share a commit
 _SESSION_ID = re.compile(r"session_(\d+)")
 
@@ -60,7 +61,7 @@ class RequestKey:
 
     key: str
     digest: str
-    valid_s: float = 86_400.0
+    valid_s: float = _REQUEST_VALID_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +190,17 @@ class TurnBuffer:
         query = select(TURNS.c.position, TURNS.c.session, TURNS.c.turn).where(TURNS.c.namespace == namespace)
         with self._database.reading() as connection:
             found = connection.execute(query.order_by(TURNS.c.position)).all()
-        by_number: dict[int, list[tuple[int, str]]] = {}
+        by_number: dict[int, list[tuple[int, Any]]] = {}  # Any: JSON
         for position, number, turn in found:
-            by_number.setdefault(number or 0, []).append((position, turn))
-        return [_make_session(number, rows) for number, rows in by_number.items()]
+            by_number.setdefault(number or 0, []).append((position, json.loads(turn)))
+        sessions = list[Session]()
+        for number, said in by_number.items():
+            turns = list[Turn]()
+            for place, (position, spoken) in enumerate(said, start=1):
+                turn_id = _turn_id(number, place) if number else f"new:{position}"
+                turns.append(Turn(turn_id, spoken["speaker"], spoken["text"]))
+            sessions.append(Session(number, datetime.fromisoformat(said[0][1]["time"]), tuple(turns)))
+        return sessions
 
     def session(self, namespace: str, number: int) -> Session | None:
         """Return a session that was cut; None if it does not wait any more."""
@@ -263,10 +271,10 @@ class TurnBuffer:
             )
         _insert_response(connection, namespace, request, response)
 
-    def delete_old_requests(self, valid_s: float = 86_400.0) -> None:
+    def delete_old_requests(self) -> None:
         """Forget the keys of requests that are older than a day."""
         with self._database.writing() as connection:
-            connection.execute(delete(REQUESTS).where(REQUESTS.c.added_at < time.time() - valid_s))
+            connection.execute(delete(REQUESTS).where(REQUESTS.c.added_at < time.time() - _REQUEST_VALID_S))
 
     def _commit(self, batch: Sequence[_Addition]) -> None:
         """Write additions in one transaction; one that is refused does not touch the others."""
@@ -316,11 +324,9 @@ class TurnBuffer:
             if current.turns and (is_pause or current.chars + chars > rule.max_chars):
                 cut.append(self._cut(connection, namespace, current, cut))
                 current = _OpenSession(0, 0, None)
-            current.turns, current.chars, current.last_said_at = (
-                current.turns + 1,
-                current.chars + chars,
-                said_at,
-            )
+            current.turns += 1
+            current.chars += chars
+            current.last_said_at = said_at
             spoken = {**asdict(turn), "time": turn.time.isoformat()}
             current.rows.append(
                 {
@@ -364,29 +370,16 @@ class TurnBuffer:
         """Write the last turns of the open session, and give it a number; one is never used twice."""
         if current.rows:
             connection.execute(insert(TURNS), current.rows)
-        number = earlier[-1] + 1 if earlier else _next_number(connection, namespace)
+        if earlier:
+            number = earlier[-1] + 1
+        else:  # after those of all sessions, written, waiting or undone
+            names = connection.scalars(select(SESSIONS.c.session_id).where(SESSIONS.c.namespace == namespace))
+            matches = filter(None, map(_SESSION_ID.fullmatch, names))
+            last = connection.scalar(select(func.max(TURNS.c.session)).where(TURNS.c.namespace == namespace))
+            number = 1 + max([last or 0, *(int(match[1]) for match in matches)])
         is_open = (TURNS.c.namespace == namespace, TURNS.c.session.is_(None))
         connection.execute(update(TURNS).where(*is_open).values(session=number))
         return number
-
-
-def _next_number(connection: Connection, namespace: str) -> int:
-    """Return the number after those of all sessions, written, waiting or undone."""
-    names = connection.scalars(select(SESSIONS.c.session_id).where(SESSIONS.c.namespace == namespace))
-    matches = filter(None, map(_SESSION_ID.fullmatch, names))
-    waiting = connection.scalar(select(func.max(TURNS.c.session)).where(TURNS.c.namespace == namespace))
-    return 1 + max([waiting or 0, *(int(match[1]) for match in matches)])
-
-
-def _make_session(number: int, found: Sequence[tuple[int, str]]) -> Session:
-    """Make a session from the positions of its turns and their JSON; number 0 is the open one."""
-    turns, times = list[Turn](), list[datetime]()
-    for place, (position, written) in enumerate(found, start=1):
-        spoken = json.loads(written)
-        turn_id = _turn_id(number, place) if number else f"new:{position}"
-        turns.append(Turn(turn_id, spoken["speaker"], spoken["text"]))
-        times.append(datetime.fromisoformat(spoken["time"]))
-    return Session(number, times[0], tuple(turns))
 
 
 def _turn_id(number: int, place: int) -> str:

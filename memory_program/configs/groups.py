@@ -225,7 +225,7 @@ class SearchSettings(SettingsGroup):
     embedder_api_base: ApiBase | None = None
     """Address of the server of the embedding model, if not --api-base. Its key may be in EMBEDDER_API_KEY."""
 
-    dense_weight: float = Field(default=1.0, gt=0, le=10)
+    dense_weight: float = Field(default=1.0, gt=0, le=10)  # bank.dense has it; numpy is slow, for --help
     """With --retrieval hybrid, the weight of the embedder's score; the score by words has 1."""
 
     @model_validator(mode="after")

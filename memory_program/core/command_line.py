@@ -75,9 +75,8 @@ def parse_flags(
     given = _rename_old_flags(sys.argv[1:] if arguments is None else arguments, known)
     path = peek_flag("config", given)
     saved = _check_file(config_type, Path(path)) if path is not None else {}
-    flags = _flags_model(
-        config_type, saved, f"{cleandoc(config_type.__doc__ or '')}\n\n{about}", is_root=True
-    )
+    doc = f"{cleandoc(config_type.__doc__ or '')}\n\n{about}"
+    flags = _flags_model(config_type, saved, doc, is_root=True)
     markers = (
         tyro.conf.EnumChoicesFromValues,
         tyro.conf.HelptextFromCommentsOff,
@@ -99,18 +98,12 @@ def parse_flags(
     del values["config"]
     is_verbose = values.pop("verbose")
     config = config_type(**_flatten(values))
-    if is_verbose:
-        _show_log_lines()
+    if is_verbose:  # what the package logs at level INFO, on stderr
+        logger, handler = logging.getLogger("memory_program"), logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)
     return config
-
-
-def _show_log_lines() -> None:
-    """Show what the package logs at level INFO on stderr."""
-    logger = logging.getLogger("memory_program")
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.handlers, logger.propagate = [handler], False
-    logger.setLevel(logging.INFO)
 
 
 def _describe_unknown(unknown: Sequence[str], known: Collection[str]) -> str:
@@ -118,9 +111,8 @@ def _describe_unknown(unknown: Sequence[str], known: Collection[str]) -> str:
     flag = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), None)
     if flag is None:
         return f"unexpected argument {redact_text(unknown[0])!r}: settings are given as --name value"
-    hint = hint_for_flag(
-        flag.removeprefix("--").replace("_", "-"), [name.replace("_", "-") for name in known]
-    )
+    flags = [name.replace("_", "-") for name in known]
+    hint = hint_for_flag(flag.removeprefix("--").replace("_", "-"), flags)
     return f"unknown flag {redact_text(flag)}: {hint}"
 
 

@@ -42,15 +42,27 @@ class Journal(Generic[RecordT]):
         """
         self.path = path
         self.records: dict[str, RecordT] = {}
-        self.lost_bytes = 0
-        """Length of the incomplete last line that was dropped."""
         self._replaced: dict[str, list[RecordT]] = {}
         self._type = TypeAdapter(record_type)
         self._lock = threading.Lock()
         self._file: int | None = None
         self._synced_at = 0.0
-        self._complete_bytes = 0
-        self._read()
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            content = b""
+        self._complete_bytes = content.rfind(b"\n") + 1
+        self.lost_bytes = len(content) - self._complete_bytes
+        """Length of the incomplete last line that was dropped."""
+        for number, line in enumerate(content.split(b"\n")[:-1], start=1):
+            try:
+                record = self._type.validate_python(json.loads(line))
+            except (ValueError, RecursionError) as error:  # not JSON, or (ValidationError) not a record
+                raise RecordError(
+                    f"line {number} of {str(path)!r} is not a record ({' '.join(str(error).split())}): "
+                    "delete that line to have its item done again, or the file to start the stage anew"
+                ) from error
+            self._index_record(record)
 
     def add(self, record: RecordT) -> None:
         """Record something, for good; safe from any thread."""
@@ -58,8 +70,17 @@ class Journal(Generic[RecordT]):
         line = json.dumps(content, separators=(",", ":")).encode() + b"\n"  # ASCII: half an emoji is text too
         with self._lock:
             if self._file is None:
-                self._file = self._opened()
-            _append_or_truncate(self._file, line, self._complete_bytes)
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+                os.ftruncate(file, self._complete_bytes)
+                self._file = file
+            try:
+                rest = line
+                while rest:
+                    rest = rest[os.write(self._file, rest) :]
+            except OSError:  # the disk is full: no record may be glued to half of another
+                os.ftruncate(self._file, self._complete_bytes)
+                raise
             self._complete_bytes += len(line)
             now = time.monotonic()
             if now - self._synced_at >= _SYNC_EVERY_S:
@@ -80,41 +101,8 @@ class Journal(Generic[RecordT]):
                 os.close(self._file)
                 self._file = None
 
-    def _read(self) -> None:
-        try:
-            content = self.path.read_bytes()
-        except FileNotFoundError:
-            return
-        self._complete_bytes = content.rfind(b"\n") + 1
-        self.lost_bytes = len(content) - self._complete_bytes
-        for number, line in enumerate(content.split(b"\n")[:-1], start=1):
-            try:
-                record = self._type.validate_python(json.loads(line))
-            except (ValueError, RecursionError) as error:  # not JSON, or (ValidationError) not a record
-                raise RecordError(
-                    f"line {number} of {str(self.path)!r} is not a record ({' '.join(str(error).split())}): "
-                    "delete that line to have its item done again, or the file to start the stage anew"
-                ) from error
-            self._index_record(record)
-
     def _index_record(self, record: RecordT) -> None:
         before = self.records.get(record.key)
         if before is not None:
             self._replaced.setdefault(record.key, []).append(before)
         self.records[record.key] = record
-
-    def _opened(self) -> int:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-        os.ftruncate(file, self._complete_bytes)
-        return file
-
-
-def _append_or_truncate(file: int, content: bytes, size: int) -> None:
-    """Append all of it to a file of that size, or nothing: no record may be glued to half of another."""
-    try:
-        while content:
-            content = content[os.write(file, content) :]
-    except OSError:  # the disk is full, and part of it was written
-        os.ftruncate(file, size)
-        raise

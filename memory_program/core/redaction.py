@@ -21,7 +21,14 @@ def redact_text(text: str) -> str:
         >>> redact_text("Incorrect API key provided: sk-proj-0123456789.")
         'Incorrect API key provided: [key removed].'
     """
-    for secret in _environment_secrets():
+    values = {
+        value.strip()  # as keys are sent, also those of a file that ends with its line
+        for name, value in os.environ.items()
+        if _SECRET_NAME.search(name.upper())
+    }
+    secrets = {value for value in values if len(value) >= _SHORTEST_SECRET_CHARS}
+    secrets.update(account for value in os.environ.values() for account in _ACCOUNT.findall(value))
+    for secret in sorted(secrets, key=len, reverse=True):  # a key that contains another goes first
         text = text.replace(secret, REMOVED)
     return _SECRET_PATTERN.sub(REMOVED, text)
 
@@ -36,14 +43,3 @@ def redact_error(error: Exception) -> None:
     if isinstance(message, str):
         error.message = redact_text(message)  # pyright: ignore[reportAttributeAccessIssue]  # see above
     error.__cause__ = error.__context__ = None
-
-
-def _environment_secrets() -> list[str]:
-    values = {
-        value.strip()  # as keys are sent, also those of a file that ends with its line
-        for name, value in os.environ.items()
-        if _SECRET_NAME.search(name.upper())
-    }
-    secrets = {value for value in values if len(value) >= _SHORTEST_SECRET_CHARS}
-    secrets.update(account for value in os.environ.values() for account in _ACCOUNT.findall(value))
-    return sorted(secrets, key=len, reverse=True)  # a key that contains another goes first

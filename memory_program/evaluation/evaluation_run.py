@@ -1,8 +1,7 @@
 """A run of ``evaluate``: the stages of a config over every system, and the report."""
 
-import logging
-from collections.abc import Callable, Generator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -48,6 +47,7 @@ from memory_program.evaluation.stages.system_runner import FormatChoice, SystemF
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.models.response_formats import RESPONSE_FORMATS
+from memory_program.models.usage import silence_truncation_warnings
 
 
 def evaluate(
@@ -83,7 +83,7 @@ def evaluate(
     console = console or make_console()
     role_models = make_role_models(config, models, check=True)
     with ExitStack() as stack:
-        stack.enter_context(_without_truncation_warnings())
+        stack.enter_context(silence_truncation_warnings())
         if config.mode is Mode.CALIBRATE:
             return calibrate_judge(config, console, role_models)
         if config.runs:
@@ -122,21 +122,6 @@ def evaluate(
         results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
         _check_for_results(config, console, recorded)
         return results
-
-
-@contextmanager
-def _without_truncation_warnings() -> Generator[None]:
-    """Silence DSPy's warnings of truncated replies: here they are recorded, counted and reported."""
-
-    def is_wanted(record: logging.LogRecord) -> bool:
-        return not record.getMessage().startswith("LM response was truncated")
-
-    dspy_logger = logging.getLogger("dspy.clients.lm")
-    dspy_logger.addFilter(is_wanted)
-    try:
-        yield
-    finally:
-        dspy_logger.removeFilter(is_wanted)
 
 
 def _run_systems(

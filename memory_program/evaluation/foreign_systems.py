@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from rich.console import Console
 
 from locomo.types import Conversation, evidence_group
 from memory_program.bank.budget import count_tokens
@@ -107,7 +106,7 @@ class _Line(_SpentLine):
         return self
 
 
-def score_foreign_systems(config: ScoreConfig, console: Console | None = None) -> Json:
+def score_foreign_systems(config: ScoreConfig) -> Json:
     """Score the files of a config; write results.json, questions.jsonl and the report, and print the tables.
 
     Raises:
@@ -115,7 +114,7 @@ def score_foreign_systems(config: ScoreConfig, console: Console | None = None) -
         ConfigError: the split or a named conversation does not exist.
         DatasetError: the data cannot be read.
     """
-    console = console or make_console()
+    console = make_console()
     shared = ("split", "conversations", "subset_file", "num_test", "seed", "output_dir")
     data = dict(config.source)
     evaluated = EvaluateConfig(

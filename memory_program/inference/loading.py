@@ -150,20 +150,11 @@ def _find_model_files(source: str) -> tuple[Path, str | None]:
     """Return the folder of a model, and the name of its GGUF file; download what is missing.
 
     Raises:
-        ModelError: the model cannot be found.
+        ModelError: the model cannot be found, or the package that reads a GGUF file is missing.
     """
-    folder = Path(source).expanduser()
-    if folder.suffix == ".gguf":
-        return _check_gguf_file(source, folder)
-    return (folder if folder.is_dir() else _resolve_hub_model(source)), None
-
-
-def _check_gguf_file(source: str, path: Path) -> tuple[Path, str]:
-    """Return the folder and the name of a GGUF file.
-
-    Raises:
-        ModelError: there is no such file, or the package that reads it is missing.
-    """
+    path = Path(source).expanduser()
+    if path.suffix != ".gguf":
+        return (path if path.is_dir() else _resolve_hub_model(source)), None
     if not path.is_file():
         raise ModelError(f"{source!r} is not a file on this disk: give the path of a GGUF file")
     if find_spec("gguf") is None:

@@ -35,9 +35,7 @@ class PrefixCache:
                 if block_hash not in self._blocks:
                     break
                 found.append(block_hash)
-            for block_hash in reversed(
-                found
-            ):  # the first block last, so that no block outlives one before it
+            for block_hash in reversed(found):  # the first last, so that no block outlives one before it
                 self._blocks.move_to_end(block_hash)
             return [self._blocks[block_hash] for block_hash in found]
 

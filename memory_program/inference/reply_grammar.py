@@ -76,14 +76,9 @@ class GrammarCompiler:
             return ReplyGrammar(self._compile(json.dumps(schema)).deep_copy())
 
     def _compile_schema(self, schema: str) -> LLMatcher:
+        """Compile a JSON schema, and before the first one the tokenizer."""
         compact: Any = {"whitespace_flexible": False}  # Any: the type of this argument is not exported
         grammar = LLMatcher.grammar_from_json_schema(schema, overrides=compact)
-        matcher = LLMatcher(self._load_tokenizer(), grammar, log_level=0)
-        if problem := matcher.get_error():
-            raise _unsupported(f"this JSON schema cannot be a grammar ({problem}): {schema[:200]}")
-        return matcher
-
-    def _load_tokenizer(self) -> LLTokenizer:
         if self._compiled_tokenizer is None:
             tokenizer = self._tokenizer
             longest = max(map(len, tokenizer.get_vocab()))
@@ -96,7 +91,10 @@ class GrammarCompiler:
             self._compiled_tokenizer = from_tokenizer(
                 tokenizer, n_vocab=self._vocabulary, eos_token=self._stop_id
             )
-        return self._compiled_tokenizer
+        matcher = LLMatcher(self._compiled_tokenizer, grammar, log_level=0)
+        if problem := matcher.get_error():
+            raise _unsupported(f"this JSON schema cannot be a grammar ({problem}): {schema[:200]}")
+        return matcher
 
 
 def _unsupported(problem: str) -> lm15.UnsupportedFeatureError:

@@ -105,9 +105,8 @@ def _filter_bounds(logits: Tensor, sampling: SamplingParams, tolerance: float) -
     if sampling.top_p < 1:
         probabilities = (kept / sampling.temperature).softmax(dim=-1)
         before = probabilities.cumsum(dim=-1) - probabilities
-        slack = tolerance / (
-            4 * sampling.temperature
-        )  # the most that rounding moves a cumulative probability
+        # the most that rounding moves a cumulative probability
+        slack = tolerance / (4 * sampling.temperature)
         most = max(1, int((before < sampling.top_p + slack).sum()))
         fewest = max(1, int((before < sampling.top_p - slack).sum()))
     highest_dropped = float(ordered[fewest]) if fewest < len(ordered) else -torch.inf

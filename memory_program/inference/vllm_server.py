@@ -38,6 +38,7 @@ every call of a loop another layout."""
 
 _ERROR = re.compile(r"\b[A-Za-z]+Error: .*")
 _LINE_EVERY_S = 30.0
+_START_TIMEOUT_S = 1800.0
 _STOP_AFTER_S = 15.0  # vLLM ends within seconds of SIGTERM; what does not is killed
 
 _logger = logging.getLogger(__name__)
@@ -80,12 +81,7 @@ class VllmServer:
     """A running vLLM server on a free port of the loopback address."""
 
     def __init__(
-        self,
-        name: str,
-        source: str,
-        arguments: Sequence[str],
-        variables: Mapping[str, str],
-        start_timeout_s: float = 1800.0,
+        self, name: str, source: str, arguments: Sequence[str], variables: Mapping[str, str]
     ) -> None:
         """Start it, and wait until it answers; see ``serve_model``.
 
@@ -116,7 +112,7 @@ class VllmServer:
         os.close(handle)
         atexit.register(self.stop)
         try:
-            self._wait_until_healthy(name, start_timeout_s)
+            self._wait_until_healthy(name)
         except BaseException:  # an interrupt, too, leaves nothing behind
             self.stop()
             raise
@@ -136,7 +132,7 @@ class VllmServer:
         self._process.wait()
         self._log.unlink(missing_ok=True)
 
-    def _wait_until_healthy(self, name: str, timeout_s: float) -> None:
+    def _wait_until_healthy(self, name: str) -> None:
         began = shown = time.monotonic()
         health = f"{self.url.removesuffix('/v1')}/health"
         _logger.warning("vLLM starts for %s; its log is %s", name, self._log)
@@ -145,19 +141,22 @@ class VllmServer:
                 if not self.is_running:
                     kept = self._log.with_suffix(".failed.log")
                     self._log.rename(kept)
+                    why, log = _last_line(kept), kept.read_text(encoding="utf-8", errors="replace")
+                    found = _ERROR.search(log)  # the first one, which vLLM calls the root cause
+                    if found is not None and found[0].strip()[:300] not in why:
+                        why = f"{found[0].strip()[:300]} ... {why}"
                     raise ModelError(
-                        f"{name!r}: vLLM ended with status {self._process.returncode}: "
-                        f"{_describe_failure(kept)} (its log: {kept}); arguments of vllm serve go into the "
-                        f"variable {_ARGUMENTS}"
+                        f"{name!r}: vLLM ended with status {self._process.returncode}: {why} (its log: "
+                        f"{kept}); arguments of vllm serve go into the variable {_ARGUMENTS}"
                     )
                 with contextlib.suppress(httpx.TransportError):
                     if client.get(health).is_success:
                         return
                 now = time.monotonic()
-                if now - began > timeout_s:
+                if now - began > _START_TIMEOUT_S:
                     raise ModelError(
-                        f"{name!r}: vLLM is not ready after {timeout_s:.0f} s: {_last_line(self._log)}; "
-                        "start it yourself, and give its address with --api-base"
+                        f"{name!r}: vLLM is not ready after {_START_TIMEOUT_S:.0f} s: "
+                        f"{_last_line(self._log)}; start it yourself, and give its address with --api-base"
                     )
                 if now - shown >= _LINE_EVERY_S:
                     shown = now
@@ -183,13 +182,6 @@ def _find_executable(name: str) -> str:
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "its log is empty")
-
-
-def _describe_failure(log: Path) -> str:
-    """Return the last line of a log, after its first error, which vLLM calls the root cause."""
-    last, lines = _last_line(log), log.read_text(encoding="utf-8", errors="replace").split("\n")
-    errors = [match[0].strip()[:300] for line in lines if (match := _ERROR.search(line)) is not None]
-    return f"{errors[0]} ... {last}" if errors and errors[0] not in last else last
 
 
 def guard(command: list[str]) -> int:

@@ -87,7 +87,11 @@ class CachedEmbedding:
             StoreError: the file cannot be read or written.
         """
         digests = [text_digest(text) for text in texts]
-        known = self._read(digests)
+        marks = ", ".join("?" * len(digests))
+        query = f"SELECT digest, vector FROM vectors WHERE model = ? AND digest IN ({marks})"
+        with self._database() as database:
+            found = database.execute(query, (self._model, *digests)).fetchall()
+        known = {digest: np.frombuffer(vector, dtype=np.float32) for digest, vector in found}
         missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
         if missing:
             fresh = np.asarray(self._embed(list(missing.values())), dtype=np.float32)
@@ -102,13 +106,6 @@ class CachedEmbedding:
                 "delete the file, and they are computed again"
             )
         return [known[digest] for digest in digests]
-
-    def _read(self, digests: list[str]) -> dict[str, NDArray[np.float32]]:
-        marks = ", ".join("?" * len(digests))
-        query = f"SELECT digest, vector FROM vectors WHERE model = ? AND digest IN ({marks})"
-        with self._database() as database:
-            rows = database.execute(query, (self._model, *digests)).fetchall()
-        return {digest: np.frombuffer(vector, dtype=np.float32) for digest, vector in rows}
 
     @contextmanager
     def _database(self) -> Generator[sqlite3.Connection]:

@@ -11,7 +11,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -42,11 +42,13 @@ NO_KEY = "no-key"
 
 _OPENAI = "openai/"
 _OPENAI_URL = "https://api.openai.com/v1"
+_ACCOUNT_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
+"""Headers that OpenAI's own client sends, with the variables of their values."""
+
 _CONNECT_TIMEOUT_S = 10.0  # a host that accepts no connection within this time is down
 _WATCHED_SHARE = 0.25  # of the timeout: a reply that may take longer than this is streamed
-_PROMPT_TOKENS_PER_TIMEOUT = (
-    8_000  # each of these adds a timeout to the allowed silence: 67 tokens/s at 120 s
-)
+# each of these adds a timeout to the allowed silence: 67 tokens/s at 120 s
+_PROMPT_TOKENS_PER_TIMEOUT = 8_000
 _REPLY_TOKENS_PER_TIMEOUT = 1_000  # the same of the reply: 8 tokens/s
 _MAX_GROWTH = 6.0
 _MAX_SILENCES = 10  # a whole reply may take this many times the allowed silence
@@ -118,7 +120,9 @@ class ChatCompletionsEngine:
         connect_s = min(self._timeout_s, _CONNECT_TIMEOUT_S)
         # callers wait for their turn before they come here, so the pool needs no timeout
         timeout = httpx.Timeout(silence_s, connect=connect_s, pool=None)
-        headers = self._headers(sent.headers)
+        headers = dict(sent.headers)
+        if self._url == _OPENAI_URL:
+            headers |= {k: os.environ[v] for k, v in _ACCOUNT_HEADERS.items() if os.environ.get(v)}
         started, reply, server = time.monotonic(), None, urlsplit(sent.url).netloc
         try:
             with self._client.stream(
@@ -143,13 +147,21 @@ class ChatCompletionsEngine:
             raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
         except httpx.RequestError as error:
             raise lm15.TransportError(f"the connection to {server} failed: {error}") from error
-        response = self._response(body, request, sent.url)
+        check_body(body, sent.url)
+        try:
+            response = lm15.response_from_openai_chat(
+                body, model=request.model, response_format=request.config.response_format
+            )
+        except (TypeError, ValueError, KeyError, AttributeError) as malformed:
+            begin = json.dumps(body)[:200]
+            raise lm15.ServerError(
+                f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
+            ) from malformed
+        response = with_cut(response, body)
         facts.note_speed(response.usage.output_tokens or 0, time.monotonic() - started)
         return response
 
-    def _read(
-        self, reply: httpx.Response, longest_s: float, *, prompt_chars: int
-    ) -> dict[str, Any]:  # Any: JSON
+    def _read(self, reply: httpx.Response, longest_s: float, *, prompt_chars: int) -> dict[str, Any]:
         """Read a reply, whole or streamed.
 
         Raises:
@@ -190,28 +202,6 @@ class ChatCompletionsEngine:
             ) from error
         return cast(dict[str, Any], body)
 
-    def _response(self, body: dict[str, Any], request: Request, url: str) -> Response:
-        """Convert a reply, or raise the error that it carries in place of one."""
-        check_body(body, url)
-        try:
-            response = lm15.response_from_openai_chat(
-                body, model=request.model, response_format=request.config.response_format
-            )
-        except (TypeError, ValueError, KeyError, AttributeError) as malformed:
-            begin = json.dumps(body)[:200]
-            raise lm15.ServerError(
-                f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
-            ) from malformed
-        return with_cut(response, body)
-
-    def _headers(self, headers: Sequence[tuple[str, str]]) -> dict[str, str]:
-        accounts = {"Organization": "OPENAI_ORG_ID", "Project": "OPENAI_PROJECT_ID"}
-        if self._url != _OPENAI_URL:
-            return dict(headers)
-        # as OpenAI's own client does
-        named = {f"OpenAI-{k}": os.environ[v] for k, v in accounts.items() if os.environ.get(v)}
-        return dict(headers) | named
-
     def _refusal(
         self, reply: httpx.Response, url: str, headers: dict[str, str], model: str
     ) -> lm15.ProviderError:
@@ -219,21 +209,17 @@ class ChatCompletionsEngine:
         wait_s = retry_after_s(reply.headers)
         error = provider_error(reply.status_code, read_error(reply.text), url=url, retry_after=wait_s)
         if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
-            served = self._served_models(headers)
+            try:
+                listed = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)
+                served = [str(entry["id"]) for entry in listed.json()["data"]]
+            except (httpx.HTTPError, ValueError, TypeError, KeyError):
+                served = list[str]()
             if served and model not in served:
                 names = ", ".join(f"'{_OPENAI}{name}'" for name in served[:8])
                 error.message += f"; this server has {names}"
             elif not served:
                 error.message += version_hint(self._url)
         return error
-
-    def _served_models(self, headers: dict[str, str]) -> list[str]:
-        """Ask a server for the names of its models; empty where it does not tell."""
-        try:
-            reply = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)
-            return [str(entry["id"]) for entry in reply.json()["data"]]
-        except (httpx.HTTPError, ValueError, TypeError, KeyError):
-            return []
 
 
 def allowed_silence_s(timeout_s: float, request: Request) -> float:

@@ -14,12 +14,14 @@ from dspy.lm15 import Request, Response
 
 from memory_program.models.rate_limit import Engine
 
+_MAX_REPLIES = 100_000
 
-def memoized(lm: dspy.LM, max_replies: int = 100_000) -> dspy.LM:
+
+def memoized(lm: dspy.LM) -> dspy.LM:
     """Wrap a greedy model in a reply cache; return any other model unchanged."""
     if lm.kwargs.get("temperature") != 0.0:
         return lm
-    return lm.copy(engine=MemoizedEngine(cast(Engine, lm.engine), max_replies))
+    return lm.copy(engine=MemoizedEngine(cast(Engine, lm.engine), _MAX_REPLIES))
 
 
 class MemoizedEngine:

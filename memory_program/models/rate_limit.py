@@ -70,11 +70,6 @@ class AdaptiveLimiter:
         self._waiting: deque[threading.Event] = deque()
         self._lock = threading.Lock()
 
-    @property
-    def current_limit(self) -> int:
-        """The number of calls that may run at once now."""
-        return self._allowed
-
     @contextmanager
     def slot(self) -> Generator[None]:
         """Wait for a slot among the running calls, and hold it inside the block."""
@@ -237,12 +232,10 @@ class RateLimitedEngine:
             record_call(CallRecord(request.model, usage, error=f"{type(error).__name__}: {message}"))
             raise
         assert response is not None
-        usage = Usage(calls=1, seconds=seconds, retries=tries - 1) + self._token_usage(
-            response, request.model
-        )
-        was_stopped = bool(
-            (response.provider_data or {}).get("is_repetitive")
-        )  # by the engine of this process
+        usage = Usage(calls=1, seconds=seconds, retries=tries - 1)
+        usage += self._token_usage(response, request.model)
+        # the engine of this process stopped it
+        was_stopped = bool((response.provider_data or {}).get("is_repetitive"))
         loops = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
         is_repetitive = was_stopped or loops
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))

@@ -163,19 +163,14 @@ def is_quota(status: int | None, said: ServerError, retry_after: float | None = 
     told = f"{said.code} {said.message}"
     if _DAILY.search(told):
         return True
-    wait_s = max(retry_after or 0, _asked_wait_s(told))
+    waits = [0.0, retry_after or 0.0]
+    for found in _WAIT.finditer(told):  # "retry in 5h2m"
+        parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|[smhd])", found[1] or found[2], re.IGNORECASE)
+        waits.append(sum(float(number) * _UNITS_S[unit.lower()] for number, unit in parts))
+    wait_s = max(waits)
     if wait_s or _PASSES.search(told):
         return wait_s > _LONGEST_PAUSE_S
     return _QUOTA.search(told) is not None
-
-
-def _asked_wait_s(told: str) -> float:
-    """Read the longest wait that a message asks for, in seconds: ``retry in 5h2m``; 0 without one."""
-    waits = [0.0]
-    for found in _WAIT.finditer(told):
-        parts = re.findall(r"(\d+(?:\.\d+)?) ?(ms|[smhd])", found[1] or found[2], re.IGNORECASE)
-        waits.append(sum(float(number) * _UNITS_S[unit.lower()] for number, unit in parts))
-    return max(waits)
 
 
 def refused_parameter(error: lm15.LM15Error, sent: tuple[str, ...]) -> str | None:

@@ -242,3 +242,18 @@ def _price_list() -> dict[str, tuple[str, Price]]:
         price = Price(input_usd, input_usd if cached_usd is None else cached_usd, output_usd)
         prices[name] = (entry.get("litellm_provider", ""), price)
     return prices
+
+
+@contextmanager
+def silence_truncation_warnings() -> Generator[None]:
+    """Silence DSPy's warnings of truncated replies: here they are recorded, counted and reported."""
+
+    def is_wanted(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("LM response was truncated")
+
+    dspy_logger = logging.getLogger("dspy.clients.lm")
+    dspy_logger.addFilter(is_wanted)
+    try:
+        yield
+    finally:
+        dspy_logger.removeFilter(is_wanted)

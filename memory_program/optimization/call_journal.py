@@ -171,9 +171,7 @@ class ReplyCache:
                 self._pending[key] = Future()
         if is_new and threading.current_thread() is not threading.main_thread():
             return self._call_and_store(engine, request, key)
-        if (
-            is_new
-        ):  # an interrupt reaches the main thread only, which waits for the call, since it is paid for
+        if is_new:  # an interrupt reaches the main thread, which waits for the call, since it is paid for
             with ThreadPoolExecutor(1, thread_name_prefix="paid-call") as pool:
                 context = contextvars.copy_context()
                 return pool.submit(context.run, self._call_and_store, engine, request, key).result()

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dspy
 
 from memory_program.configs.groups import tracked_params
-from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance_tags
@@ -34,8 +33,9 @@ class OptimizationPublisher(RunTracker):
         super().__init__("optimize.py", folder, tracking.tracking_uri, say, later, is_on=tracking.mlflow)
         models = {"prompt_model": config.proposer, "judge_model": config.judge}
         self._config = config
+        optimizer = "optuna" if config.target is Target.RETRIEVAL else config.optimizer.value
         self._described = TrackedRun(
-            f"{config.optimizer.value} {config.target.value} on {dataset['name']}",
+            f"{optimizer} {config.target.value} on {dataset['name']}",
             {**tracked_params(config), **models},
             provenance_tags(dataset),
             {"name": dataset["name"], "sha256": dataset["sha256"], "context": "training"},
@@ -66,10 +66,20 @@ class OptimizationPublisher(RunTracker):
             path = folder / "best_so_far.png"
             plot_best_scores(stages).savefig(path, dpi=120, bbox_inches="tight")
             files.append(path)
-        files += _write_diffs(folder, stages)
+        for place, stage in enumerate(stages):
+            path = folder / f"{place}-{stage.target.value}.diff"
+            diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
+            path.write_text(diff, encoding="utf-8")
+            files.append(path)
+        # the order in which threads tried candidates is no part of the results
+        scores = [
+            (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
+            for stage in results["stages"]
+        ]
+        final = (results[name] for name in ("settings", "dataset", "models", "program"))
         winners = [f"{stage['target']} {stage['winner']['number']}" for stage in results["stages"]]
         self.finish(
-            _results_digest(results),
+            content_hash(*final, scores),
             replace(
                 self._described,
                 metrics=_run_metrics(results),
@@ -83,6 +93,36 @@ class OptimizationPublisher(RunTracker):
             ],
             program=program,
         )
+
+    def publish_retrieval(self, results: Json) -> None:
+        """Write the results of ``--target retrieval``, and log a run with a child for every trial.
+
+        Raises:
+            OSError: the file cannot be written.
+            TrackingError: MLflow fails; the file is written.
+        """
+        folder = self._config.output_dir
+        write_json(folder / RESULTS, results)
+        found: Json = results["retrieval"] or {"trials": []}  # a limit ended the search
+        scores = {f"{name}/val": found[name]["score"] for name in ("baseline", "best") if name in found}
+        trials = [
+            replace(
+                self._described,
+                name=f"trial {number}",
+                params=trial["settings"],
+                metrics={"train/score": trial["score"]},
+                tags={**self._described.tags, "number": str(number)},
+            )
+            for number, trial in enumerate(found["trials"], start=1)
+        ]
+        described = replace(
+            self._described,
+            metrics=scores,
+            tags={**self._described.tags, "winner": str(found.get("winner", ""))},
+            artifacts=[folder / RESULTS, *([self._config.output_file] if trials else [])],
+        )
+        digest = content_hash(results["settings"], results["dataset"], results["retrieval"])
+        self.finish(digest, described, children=trials)
 
     def _child(self, place: int, target: str, candidate: Json) -> TrackedRun:
         path = self._config.output_dir / "candidates" / f"{place}-{target}-{candidate['number']}.json"
@@ -128,26 +168,6 @@ def plot_best_scores(stages: list[StageResult]) -> "Figure":
     if axes.has_data():
         axes.legend(loc="lower right")
     return figure
-
-
-def _write_diffs(folder: Path, stages: list[StageResult]) -> list[Path]:
-    """Write the diff of the prompts of each stage."""
-    paths: list[Path] = []
-    for place, stage in enumerate(stages):
-        path = folder / f"{place}-{stage.target.value}.diff"
-        diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
-        path.write_text(diff, encoding="utf-8")
-        paths.append(path)
-    return paths
-
-
-def _results_digest(results: Json) -> str:
-    """Hash the final results of a run; the order in which threads tried candidates is left out."""
-    scores = [
-        (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
-        for stage in results["stages"]
-    ]
-    return content_hash(*(results[name] for name in ("settings", "dataset", "models", "program")), scores)
 
 
 def _run_metrics(results: Json) -> dict[str, float]:

@@ -18,7 +18,7 @@ from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.models.factory import check_model
 from memory_program.models.response_formats import RESPONSE_FORMATS
-from memory_program.models.usage import check_max_cost
+from memory_program.models.usage import check_max_cost, silence_truncation_warnings
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
@@ -80,6 +80,7 @@ def optimize(
     subject = JudgeOptimizationTarget(config) if is_judge else MemoryOptimizationTarget(config)
     folder = config.output_dir
     with ExitStack() as stack:
+        stack.enter_context(silence_truncation_warnings())
         stack.enter_context(lock_run_folder(folder))
         write_json(folder / CONFIG_FILE, config.model_dump(mode="json"))
         replies = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
@@ -88,14 +89,17 @@ def optimize(
         progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
         metric = [] if is_judge else config.grading.describe_default()
         estimates = format_estimates(subject.estimates())
-        for line in (subject.summary, *metric, *estimates, *_limit_lines(config)):
+        limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
+        limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
+        stops = [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
+        for line in (subject.summary, *metric, *estimates, *stops):
             progress.say(line)
         context = _make_stage_context(config, calls, models, score)
-        stages, stopped = list[StageResult](), list[str]()
+        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
         if config.target is Target.RETRIEVAL:
             assert isinstance(subject, MemoryOptimizationTarget)
-            return _tune_retrieval(context, subject, progress, checks_format=models is None)
-        publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
+            return _tune_retrieval(context, subject, progress, publisher, checks_format=models is None)
+        stages, stopped = list[StageResult](), list[str]()
         with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
             _check_models(context.models)
             if models is None and isinstance(subject, MemoryOptimizationTarget):
@@ -127,6 +131,7 @@ def _tune_retrieval(
     context: StageContext,
     subject: MemoryOptimizationTarget,
     progress: OptimizationProgress,
+    publisher: OptimizationPublisher,
     *,
     checks_format: bool,
 ) -> Json:
@@ -143,13 +148,13 @@ def _tune_retrieval(
         tuner = RetrievalTuner(config, subject.program.reader, context.score, context.calls)
         found.append(tuner.tune(train, val, progress.say))
     results = retrieval_results(config, subject, found, context.calls, stopped)
-    write_json(config.output_dir / RESULTS, results)
-    if not found:
+    if found:
+        write_json(config.output_file, {**config.search.flags(), **found[0].winner.settings})
+        for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
+            progress.say(line)
+    else:
         progress.say(f"stopped early: {stopped[0]}; the same command with a higher limit continues")
-        return results
-    write_json(config.output_file, {**config.search.flags(), **found[0].winner.settings})
-    for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
-        progress.say(line)
+    publisher.publish_retrieval(results)
     return results
 
 
@@ -162,12 +167,6 @@ def _check_prices(config: OptimizeConfig) -> None:
     }
     called = [(model, server_address(config, role)) for model, role in used if model is not None]
     check_max_cost(config.max_cost, called)
-
-
-def _limit_lines(config: OptimizeConfig) -> list[str]:
-    limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
-    limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
-    return [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
 
 
 def _optimize_target(
@@ -184,24 +183,16 @@ def _optimize_target(
         f"{context.config.optimizer.value} on {target.value}: {len(cases.train)} examples for training, "
         f"{len(cases.val)} for validation; {context.calls.used:,} calls so far"
     )
-    on_attempt = partial(_report_attempt, progress, publisher, (number, target.value))
+
+    def report_attempt(evaluator: CandidateEvaluator, candidate: PromptCandidate, is_validated: bool) -> None:
+        progress.report_attempt(evaluator, candidate, is_validated)
+        if is_validated:
+            publisher.log_candidate(number, target.value, evaluator, candidate)
+
     make_student = partial(subject.student, target, context.score)
-    stage = optimize_stage(context, target, cases, make_student, on_attempt)
+    stage = optimize_stage(context, target, cases, make_student, report_attempt)
     apply_prompts(stage.choice.winner.prompts, subject.program)
     return stage
-
-
-def _report_attempt(
-    progress: OptimizationProgress,
-    publisher: OptimizationPublisher,
-    stage: tuple[int, str],
-    evaluator: CandidateEvaluator,
-    candidate: PromptCandidate,
-    is_validated: bool,
-) -> None:
-    progress.report_attempt(evaluator, candidate, is_validated)
-    if is_validated:
-        publisher.log_candidate(*stage, evaluator, candidate)
 
 
 def _make_stage_context(

@@ -44,7 +44,12 @@ class CachedEngine:
             self.tally.note(f"{type(error).__name__}: {error}")
             raise
         self.tally.note(None)
-        return _without_thoughts(response)
+        # without a thinking block: an optimiser would try a draft in it as an instruction
+        parts = [
+            replace(part, text=strip_thinking(part.text)) if isinstance(part, lm15.TextPart) else part
+            for part in response.message.parts
+        ]
+        return replace(response, message=replace(response.message, parts=tuple(parts)))
 
     def __copy__(self) -> "CachedEngine":
         return self
@@ -90,15 +95,6 @@ def with_reply_cache(lm: dspy.LM, calls: ReplyCache) -> CachedLM:
     """Give a model of ``memory_program.models.factory`` a reply cache."""
     assert isinstance(lm.engine, RateLimitedEngine), "language_model paces every model"
     return _with_engine(lm, CachedEngine(lm.engine, calls), CachedLM)
-
-
-def _without_thoughts(response: lm15.Response) -> lm15.Response:
-    """Leave out a thinking block: an optimiser would try a draft in it as an instruction."""
-    parts = [
-        replace(part, text=strip_thinking(part.text)) if isinstance(part, lm15.TextPart) else part
-        for part in response.message.parts
-    ]
-    return replace(response, message=replace(response.message, parts=tuple(parts)))
 
 
 def _with_engine(lm: dspy.LM, engine: Engine, kind: type[LMT]) -> LMT:

@@ -101,11 +101,25 @@ class RetrievalTuner:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
         study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.enqueue_trial(dict(self._start()))
+        retrieval, search = config.system.retrieval, config.search
+        start: Settings = {
+            "top_k": retrieval.top_k,
+            "min_relative_score": retrieval.min_relative_score,
+            "with_verbatim_turns": config.system.reader.with_verbatim_turns,
+            **({"dense_weight": search.dense_weight} if search.retrieval == "hybrid" else {}),
+        }
+        study.enqueue_trial(dict(start))
 
         def objective(trial: optuna.Trial) -> float:
-            trials.append(self._try(self._propose(trial), train))
-            shown = ", ".join(f"{name}={value:.3g}" for name, value in trials[-1].settings.items())
+            settings: Settings = {
+                "top_k": trial.suggest_int("top_k", 1, 50, log=True),
+                "min_relative_score": trial.suggest_float("min_relative_score", 0.0, 1.0),
+                "with_verbatim_turns": trial.suggest_categorical("with_verbatim_turns", [False, True]),
+            }
+            if search.retrieval == "hybrid":
+                settings["dense_weight"] = trial.suggest_float("dense_weight", 0.05, 10.0, log=True)
+            trials.append(self._try(settings, train))
+            shown = ", ".join(f"{name}={value:.3g}" for name, value in settings.items())
             say(f"  trial {len(trials)} of {config.retrieval_trials}: {trials[-1].score:.3f}, {shown}")
             return trials[-1].score
 
@@ -126,25 +140,6 @@ class RetrievalTuner:
             ours, theirs, groups = zip(*pairs, strict=True)
             comparison = paired_comparison(ours, theirs, groups, rng=np.random.default_rng(config.seed))
         return RetrievalChoice(trials, baseline, tried, comparison)
-
-    def _start(self) -> Settings:
-        retrieval, search = self._config.system.retrieval, self._config.search
-        return {
-            "top_k": retrieval.top_k,
-            "min_relative_score": retrieval.min_relative_score,
-            "with_verbatim_turns": self._config.system.reader.with_verbatim_turns,
-            **({"dense_weight": search.dense_weight} if search.retrieval == "hybrid" else {}),
-        }
-
-    def _propose(self, trial: optuna.Trial) -> Settings:
-        settings: Settings = {
-            "top_k": trial.suggest_int("top_k", 1, 50, log=True),
-            "min_relative_score": trial.suggest_float("min_relative_score", 0.0, 1.0),
-            "with_verbatim_turns": trial.suggest_categorical("with_verbatim_turns", [False, True]),
-        }
-        if self._config.search.retrieval == "hybrid":
-            settings["dense_weight"] = trial.suggest_float("dense_weight", 0.05, 10.0, log=True)
-        return settings
 
     def _try(self, settings: Settings, cases: Sequence[MemoryCase]) -> RetrievalTrial:
         """Answer the questions of cases under settings."""

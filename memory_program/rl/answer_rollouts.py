@@ -235,57 +235,46 @@ class AnswerPhase:
 
     def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
         """Sample and score the answers of a step: several to each question of each of its episodes."""
+        settings, size, rewards = self._settings, self._settings.group_size, self._settings.rewards
         with watch.phase("roll_in"):
             episodes = self.curriculum.episodes(step)
         rollouts: list[AnswerRollout] = []
         groups: list[EpisodeGroups] = []
 
         def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
+            asked = [
+                AskedQuestion(space, question)
+                for e in chosen
+                for space in (self._memories[e.conversation.fingerprint],)
+                if is_remembered(space, e.session.session_id)
+                for question in e.questions
+            ]
             with watch.phase("read"):
-                sampled = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
-            if not number:  # a refill is often one episode, which may be lost
-                _check_not_all_lost(sampled)
-            found = self._group(sampled)
+                sampled = sample_answers(
+                    self._sampler,
+                    self._metric,
+                    asked,
+                    seed=f"{self._seed}/{step}" + f"/refill-{number}" * bool(number),
+                    group_size=size,
+                    threads=settings.concurrency,
+                )
+            lost = [one.answer.message for one in sampled if one.answer.outcome is Outcome.ERROR]
+            if not number and len(lost) == len(sampled):  # a refill is often one episode, which may be lost
+                first = lost[0] if lost else "the writer failed on every session"
+                raise ModelError(f"no question could be answered; the first failure: {first}")
+            group = partial(
+                group_answers, format_weight=rewards.format_weight, scale_rewards=rewards.scale_rewards
+            )
+            found = [group(sampled[first : first + size]) for first in range(0, len(sampled), size)]
             rollouts.extend(sampled)
             groups.extend(found)
             return found
 
-        rounds = self._settings.refill_rounds or 0
+        rounds = settings.refill_rounds or 0
         spares = self.curriculum.spare_episodes(step) if rounds else []
         refilled = sample_with_refills(episodes, spares, rounds, sample)
         metrics = {**answer_metrics(rollouts, groups), "refilled_episodes": refilled}
         return StepSamples(groups, metrics, answer_lines(rollouts, groups, step + 1))
-
-    def _sample(self, episodes: Sequence[Episode], seed: str) -> list[AnswerRollout]:
-        """Sample several answers to each question of some episodes."""
-        asked = [
-            AskedQuestion(space, question)
-            for e in episodes
-            for space in (self._memories[e.conversation.fingerprint],)
-            if is_remembered(space, e.session.session_id)
-            for question in e.questions
-        ]
-        settings = self._settings
-        return sample_answers(
-            self._sampler,
-            self._metric,
-            asked,
-            seed=seed,
-            group_size=settings.group_size,
-            threads=settings.concurrency,
-        )
-
-    def _group(self, rollouts: Sequence[AnswerRollout]) -> list[EpisodeGroups]:
-        """Group the answers to each question."""
-        size, rewards = self._settings.group_size, self._settings.rewards
-        return [
-            group_answers(
-                rollouts[first : first + size],
-                format_weight=rewards.format_weight,
-                scale_rewards=rewards.scale_rewards,
-            )
-            for first in range(0, len(rollouts), size)
-        ]
 
     def validate(self) -> ValidationResult:
         """Ask the greedy reader all questions of the validation set.
@@ -329,10 +318,3 @@ class AnswerPhase:
             for c in conversations
         ]
         return [spaces[-1] for spaces in run_parallel(tasks, self._settings.concurrency)]
-
-
-def _check_not_all_lost(rollouts: Sequence[AnswerRollout]) -> None:
-    lost = [one.answer.message for one in rollouts if one.answer.outcome is Outcome.ERROR]
-    if len(lost) == len(rollouts):
-        first = lost[0] if lost else "the writer failed on every session"
-        raise ModelError(f"no question could be answered; the first failure: {first}")

@@ -100,7 +100,22 @@ class Curriculum:
         """Return the episodes of a step; the first step of a window, or of a process, rolls in."""
         number = step // self._settings.refresh_every
         if self._dealt is None or self._dealt[0] != number:
-            self._dealt = (number, self._make_episodes(self.window(number)))
+            rng = random.Random(f"{self._seed}:window:{number}")
+            conversations = self.window(number).conversations
+            spaces = self._roll_in(conversations, number)
+            episodes = [
+                episode
+                for conversation, befores in zip(conversations, spaces, strict=True)
+                for episode in make_episodes(
+                    conversation,
+                    befores,
+                    max_questions=self._settings.episode_questions,
+                    rng=rng,
+                    max_replay_questions=self._settings.replay_questions,
+                )
+            ]
+            rng.shuffle(episodes)
+            self._dealt = (number, episodes)
         return self._dealt[1][self._place_of(step)]
 
     def spare_episodes(self, step: int) -> list[Episode]:
@@ -146,24 +161,6 @@ class Curriculum:
             chosen.append(conversation)
             found += len(_sessions_with_questions(conversation))
         return chosen
-
-    def _make_episodes(self, window: Window) -> list[Episode]:
-        """Roll in, and return the episodes of a window in a shuffled order, those of its first step first."""
-        rng = random.Random(f"{self._seed}:window:{window.number}")
-        spaces = self._roll_in(window.conversations, window.number)
-        episodes = [
-            episode
-            for conversation, befores in zip(window.conversations, spaces, strict=True)
-            for episode in make_episodes(
-                conversation,
-                befores,
-                max_questions=self._settings.episode_questions,
-                rng=rng,
-                max_replay_questions=self._settings.replay_questions,
-            )
-        ]
-        rng.shuffle(episodes)
-        return episodes
 
 
 def _sessions_with_questions(conversation: Conversation) -> list[str]:

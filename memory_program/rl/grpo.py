@@ -51,7 +51,6 @@ from memory_program.rl.rollouts import (
     EpisodeGroups,
     ExpertTokens,
     Grader,
-    Rollout,
     ScoredRollout,
     get_policy_lm,
     group_by_agent,
@@ -251,25 +250,45 @@ class _RolloutPhase:
         self.curriculum = Curriculum(trainset, settings, self._seed, self._roll_in)
 
     def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
-        """Sample, grade and credit the rollouts of a step."""
+        """Sample, grade and credit the rollouts of a step, those of one episode next to each other."""
+        settings, size, rewards = self._settings, self._settings.group_size, self._settings.rewards
         with watch.phase("roll_in"):
             episodes = self.curriculum.episodes(step)
         graded: list[ScoredRollout] = []
         groups: list[EpisodeGroups] = []
 
         def sample(chosen: Sequence[Episode], number: int) -> list[EpisodeGroups]:
+            seed = f"{self._seed}/{step}" + f"/refill-{number}" * bool(number)
+            numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
+            run = partial(run_rollout, expert_tokens=self._grpo.expert_tokens, lengths=rewards.lengths)
+            tasks = [
+                partial(run, self._sampler, e, seed, next(numbers[e.episode_id]))
+                for e in chosen
+                for _ in range(size)
+            ]
             with watch.phase("write"):
-                rollouts = self._sample(chosen, f"{self._seed}/{step}" + f"/refill-{number}" * bool(number))
-                if not number:  # a refill is often one episode, and its session may be too long
-                    _check_not_all_lost(rollouts)
+                rollouts = run_parallel(tasks, settings.concurrency)
+            lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
+            # a refill is often one episode, and its session may be too long
+            if not number and len(lost) == len(rollouts):
+                raise ModelError(
+                    f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}"
+                )
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
-            found = self._credit(scored)
+            credit = partial(
+                group_by_agent,
+                agents=self._agents,
+                rule=self._grpo.rule,
+                alpha=rewards.alpha,
+                scale_rewards=rewards.scale_rewards,
+            )
+            found = [credit(scored[first : first + size]) for first in range(0, len(scored), size)]
             graded.extend(scored)
             groups.extend(found)
             return found
 
-        rounds = self._settings.refill_rounds or 0
+        rounds = settings.refill_rounds or 0
         spares = self.curriculum.spare_episodes(step) if rounds else []
         refilled = sample_with_refills(episodes, spares, rounds, sample)
         metrics = {**rollout_metrics(graded, groups), "refilled_episodes": refilled}
@@ -278,38 +297,6 @@ class _RolloutPhase:
     def validate(self) -> ValidationResult:
         """Let the greedy policy remember the validation set, and ask it all questions."""
         return validate_policy(self._greedy, self._valset, self._grader, threads=self._settings.concurrency)
-
-    def _sample(self, episodes: Sequence[Episode], seed: str) -> list[Rollout]:
-        """Sample the rollouts of each episode, those of one episode next to each other."""
-        numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
-        tasks = [
-            partial(
-                run_rollout,
-                self._sampler,
-                e,
-                seed,
-                next(numbers[e.episode_id]),
-                self._grpo.expert_tokens,
-                self._settings.rewards.lengths,
-            )
-            for e in episodes
-            for _ in range(self._settings.group_size)
-        ]
-        return run_parallel(tasks, self._settings.concurrency)
-
-    def _credit(self, graded: Sequence[ScoredRollout]) -> list[EpisodeGroups]:
-        """Compute rewards and advantages within the groups of each episode."""
-        size = self._settings.group_size
-        return [
-            group_by_agent(
-                graded[first : first + size],
-                self._agents,
-                self._grpo.rule,
-                alpha=self._settings.rewards.alpha,
-                scale_rewards=self._settings.rewards.scale_rewards,
-            )
-            for first in range(0, len(graded), size)
-        ]
 
     def undo_roll_ins_after(self, step: int) -> None:
         """Undo the memories of the windows that begin after a step, which later weights may have written."""
@@ -333,12 +320,6 @@ class _RolloutPhase:
         tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
         spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]
-
-
-def _check_not_all_lost(rollouts: Sequence[Rollout]) -> None:
-    lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
-    if len(lost) == len(rollouts):
-        raise ModelError(f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}")
 
 
 class _TrainingLoop:
@@ -409,7 +390,8 @@ class _TrainingLoop:
 
     def _step(self) -> None:
         """Take one GRPO step: sample, grade, credit, update."""
-        watch, phase, step = Stopwatch(), self._phase, self._progress.step
+        watch, phase, progress, settings = Stopwatch(), self._phase, self._progress, self._settings
+        step = progress.step
         sampled = phase.sample_groups(step, watch)
         write_rollouts(self._grpo.folder, step + 1, sampled.lines)
         with watch.phase("update"):
@@ -418,21 +400,25 @@ class _TrainingLoop:
             items = [training_items(group, has_own_logprobs=has_own_logprobs) for group in groups]
             report = self._job.step([{"batch_id": n, "group": group} for n, group in enumerate(items)])
         metrics = {**sampled.metrics, **update_metrics(report), **watch.metrics()}
-        self._progress.step += 1
-        self._progress.seconds += watch.total_s
-        self._progress.samples += report.samples if report is not None else 0
+        progress.step += 1
+        progress.seconds += watch.total_s
+        progress.samples += report.samples if report is not None else 0
         counts = {
             "sampled": (metrics["sampled_tokens"], metrics[f"seconds/{phase.sampling_phase}"]),
             "trained": (metrics.get("forward_tokens", 0.0), metrics["seconds/update"]),
         }
         speeds = {f"tokens_per_s/{name}": tokens / s for name, (tokens, s) in counts.items() if s}
         self._count_api_calls(watch)
+        # to the last step, validations included, from the steps so far
+        left_s = progress.seconds / progress.step * (settings.num_train_steps - progress.step)
+        if settings.minutes is not None:
+            left_s = min(left_s, settings.minutes * 60 - progress.seconds)
         self._log(
             kind="step",
             sessions=phase.curriculum.max_sessions_at(step),
             **metrics,
             **speeds,
-            time_left_s=round(self._time_left_s()),
+            time_left_s=round(max(0.0, left_s)),
         )
         if isinstance(report, StepReport):
             self._check_divergence(report)
@@ -443,14 +429,6 @@ class _TrainingLoop:
         progress.api_calls += usage.calls
         before, new = progress.api_cost_usd, usage.cost_usd
         progress.api_cost_usd = None if before is None or new is None else before + new
-
-    def _time_left_s(self) -> float:
-        """Estimate the seconds to the last step, validations included, from the steps so far."""
-        progress, settings = self._progress, self._settings
-        left_s = progress.seconds / progress.step * (settings.num_train_steps - progress.step)
-        if settings.minutes is not None:
-            left_s = min(left_s, settings.minutes * 60 - progress.seconds)
-        return max(0.0, left_s)
 
     def _check_divergence(self, report: StepReport) -> None:
         """Stop a training whose policy has left the initial model, or the model that samples.

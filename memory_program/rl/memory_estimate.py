@@ -157,10 +157,8 @@ def _activations(shape: NetworkShape, optimizer: OptimizerSettings, stored: int)
 
 def _kv_cache(shape: NetworkShape, sampling: Sampling, stored: int) -> int:
     """Return the bytes of keys and values while sampling: a rectangle of rows, and the prefix cache."""
-    rows = min(_SLOTS, sampling.concurrency)
-    rows, columns = (
-        1 << (n - 1).bit_length() for n in (rows, sampling.prompt_tokens + sampling.reply_tokens)
-    )
+    used = min(_SLOTS, sampling.concurrency), sampling.prompt_tokens + sampling.reply_tokens
+    rows, columns = (1 << (n - 1).bit_length() for n in used)
     tokens = rows * columns + min(_PREFIX_TOKENS, rows * sampling.prompt_tokens)
     return tokens * 2 * shape.layers * shape.kv_heads * shape.head_width * stored
 
@@ -203,7 +201,10 @@ def check_memory(
     for changes in _smaller_settings(settings):
         changed = estimate(settings.replace(**changes))
         if changed.total <= free:
-            flags = ", ".join(_flag(name, value) for name, value in changes.items())
+            flags = ", ".join(
+                f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+                for name, value in changes.items()
+            )
             advice = f"the smallest change that fits: {flags} makes it {changed.total / GIB:.1f} GiB"
             break
     else:
@@ -232,11 +233,6 @@ def _smaller_settings(settings: OptimizerSettings | ReinforceSettings) -> list[d
             for parts in itertools.product(*chosen):
                 found.append({name: value for part in parts for name, value in part.items()})
     return found
-
-
-def _flag(name: str, value: object) -> str:
-    flag = f"--{name.replace('_', '-')}"
-    return flag if value is True else f"{flag} {value}"
 
 
 def free_memory(device: DeviceName) -> int | None:

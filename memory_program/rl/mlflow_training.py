@@ -35,7 +35,16 @@ def make_training_results(
         logs: the log of each part that was trained.
         comparison: of ``compare_with_base``.
     """
-    trainings = {part: _summarize_log(log, config.trainer.optimizer.seed) for part, log in logs.items()}
+    trainings: Json = {}
+    for part, log in logs.items():
+        validations = [entry for entry in log if entry["kind"] == "validation"]
+        first, last = validations[0], validations[-1]
+        best = next(entry for entry in validations if entry["step"] == last["best_step"])
+        difference = validation_difference(first, best, config.trainer.optimizer.seed)
+        trainings[part] = {
+            "steps": sum(entry["kind"] == "step" for entry in log),
+            "validation": {"first": first, "best": best, "last": last, "difference": difference},
+        }
     entries = [entry for log in logs.values() for entry in log]
     steps = [entry for entry in entries if entry["kind"] == "step"]
     return {
@@ -58,18 +67,6 @@ def make_training_results(
         "trainings": trainings,
         "validation": trainings[config.parts[-1]]["validation"],
         **comparison,
-    }
-
-
-def _summarize_log(entries: Sequence[LogEntry], seed: int) -> Json:
-    validations = [entry for entry in entries if entry["kind"] == "validation"]
-    best = next(entry for entry in validations if entry["step"] == validations[-1]["best_step"])
-    return {
-        "steps": sum(entry["kind"] == "step" for entry in entries),
-        "validation": {
-            **{"first": validations[0], "best": best, "last": validations[-1]},
-            "difference": validation_difference(validations[0], best, seed),
-        },
     }
 
 

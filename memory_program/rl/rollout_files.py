@@ -130,17 +130,15 @@ def _command(
         table.add_column(heading, ratio=1)
     for line in shown:
         answers = "; ".join(f"{answer['answer']} (gold: {answer['gold']})" for answer in line["answers"])
-        texts = (_one_line(text) for text in (" | ".join(line["replies"]), answers))
+        texts = list[str]()
+        for text in (" | ".join(line["replies"]), answers):
+            printable = "".join(c if c.isprintable() else " " for c in text)
+            texts.append(" ".join(printable.split())[:_SHOWN_CHARS])
         numbers = ("" if line[name] is None else f"{line[name]:+.3f}" for name in ("reward", "advantage"))
         table.add_row(
             str(line["step"]), line["prompt_id"], line["agent"], str(line["rollout"]), *numbers, *texts
         )
     console.print(table, markup=False)
-
-
-def _one_line(text: str) -> str:
-    """Shorten a text to a line without control characters."""
-    return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:_SHOWN_CHARS]
 
 
 def _path(folder: Path, step: int) -> Path:

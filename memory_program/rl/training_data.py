@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from locomo.sessions import truncate_conversation
@@ -111,9 +111,9 @@ def load_training_splits(
         train = _generate_worlds(first + seed, num_train, _TRAIN_QUESTIONS)
         val = _generate_worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
-        train_C, val_C = (tuple(world.conversation for world in split) for split in (train, val))
-        train_C = _select_part(train_C, part, num_train)
-        return _first_sessions(TrainingSplits(dataset, train_C, val_C, dataset.conversations, worlds), part)
+        train_C, val_C = (_shorten([world.conversation for world in split], part) for split in (train, val))
+        train_C, test_C = _select_part(train_C, part, num_train), _shorten(dataset.conversations, part)
+        return _check_examples(TrainingSplits(dataset, train_C, val_C, test_C, worlds), part)
     splits = split_conversations(dataset)
     if not splits.test:
         raise ConfigError(
@@ -129,9 +129,10 @@ def load_training_splits(
         sft, rl, val_C = splits.train, splits.val[:-held], splits.val[-held:]
     else:
         (sft, rl), val_C = _halves(splits.train), splits.val
-    train_C = _select_part({"train": sft + rl, "sft": sft, "rl": rl}[part.split], part, num_train)
-    taken = TrainingSplits(dataset, train_C, _take_enough(val_C, num_val), splits.test)
-    return _first_sessions(taken, part)
+    chosen = {"train": sft + rl, "sft": sft, "rl": rl}[part.split]
+    train_C = _select_part(_shorten(chosen, part), part, num_train)
+    val_C, test_C = _take_enough(_shorten(val_C, part), num_val), _shorten(splits.test, part)
+    return _check_examples(TrainingSplits(dataset, train_C, val_C, test_C), part)
 
 
 def load_synthesis_conversations(
@@ -158,8 +159,8 @@ def load_synthesis_conversations(
     if dataset.benchmark is not Benchmark.LOCOMO or known & ids:
         return load_training_splits(source, seed, num_train, part=part).train
     sft, rl = _halves(dataset.conversations)
-    chosen = _select_part({"train": sft + rl, "sft": sft, "rl": rl}[part.split], part, num_train)
-    return tuple(_shorten(conversation, part) for conversation in chosen)
+    chosen = {"train": sft + rl, "sft": sft, "rl": rl}[part.split]
+    return _select_part(_shorten(chosen, part), part, num_train)
 
 
 def sft_conversation_key(conversation_id: str, first_session: Json) -> str:
@@ -237,22 +238,21 @@ def _select_part(
     return tuple(chosen) if is_named else _take_enough(chosen, num_train)
 
 
-def _first_sessions(splits: TrainingSplits, part: TrainingPart) -> TrainingSplits:
-    shorter = {
-        name: tuple(_shorten(conversation, part) for conversation in getattr(splits, name))
-        for name in ("train", "val", "test")
-    }
-    for name, conversations in shorter.items():
-        if part.sessions is not None and not count_examples(conversations):
+def _check_examples(splits: TrainingSplits, part: TrainingPart) -> TrainingSplits:
+    for name in ("train", "val", "test"):
+        if part.sessions is not None and not count_examples(getattr(splits, name)):
             raise ConfigError(
                 f"sessions={part.sessions} leaves no question in the {name} split: none has all its evidence "
                 "in those sessions; use more of them"
             )
-    return replace(splits, **shorter)
+    return splits
 
 
-def _shorten(conversation: Conversation, part: TrainingPart) -> Conversation:
-    return conversation if part.sessions is None else truncate_conversation(conversation, part.sessions)
+def _shorten(conversations: Sequence[Conversation], part: TrainingPart) -> tuple[Conversation, ...]:
+    """Cut the conversations to their first sessions, before examples are counted."""
+    if part.sessions is None:
+        return tuple(conversations)
+    return tuple(truncate_conversation(conversation, part.sessions) for conversation in conversations)
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:

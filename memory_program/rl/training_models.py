@@ -78,16 +78,14 @@ def _start_sampler(config: TrainConfig) -> str:
     """Return the address of the vLLM server that samples; start one unless it is named."""
     if config.sampler_url is not None:
         return config.sampler_url
-    arguments = ["--enable-lora", "--max-lora-rank", str(_vllm_rank(config.trainer.optimizer.lora_r))]
+    # the smallest of the limits of ranks that vLLM takes
+    limits, rank = (8, 16, 32, 64, 128, 256, 320), config.trainer.optimizer.lora_r
+    limit = next((limit for limit in limits if limit >= rank), 512)
+    arguments = ["--enable-lora", "--max-lora-rank", str(limit)]
     if default_device() == "cuda":
         arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
     source = model_source(config.model)
     return serve_model(f"vllm:{source}", source, arguments, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
-
-
-def _vllm_rank(rank: int) -> int:
-    """Return the smallest of the limits of ranks that vLLM takes."""
-    return next((limit for limit in (8, 16, 32, 64, 128, 256, 320) if limit >= rank), 512)
 
 
 def complete_training(
@@ -178,15 +176,6 @@ def reload_in_float32(lm: dspy.LM) -> dspy.LM:
     return lm.copy(engine=LocalModel(engine.settings.model_copy(update={"dtype": "float32"})))
 
 
-def load_frozen_model(config: TrainConfig, part: Part, name: str) -> dspy.LM:
-    """Load the model of the part that is not trained; in this process it has its own copy of the weights.
-
-    Raises:
-        ModelError: the model cannot be used, or does not answer.
-    """
-    return _make_frozen(config, name, Role(part))
-
-
 def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     """Make the answer metric of a config.
 
@@ -195,11 +184,16 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     """
     if config.grading.judge_model is None:
         return build_answer_metric("f1")
-    judge = _make_frozen(config, config.grading.judge_model, Role.JUDGE)
+    judge = load_frozen_model(config, Role.JUDGE, config.grading.judge_model)
     return build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge)
 
 
-def _make_frozen(config: TrainConfig, name: str, role: Role) -> dspy.LM:
+def load_frozen_model(config: TrainConfig, role: Role, name: str) -> dspy.LM:
+    """Load a model that is not trained; in this process it has its own copy of the weights.
+
+    Raises:
+        ModelError: the model cannot be used, or does not answer.
+    """
     address, key = server_address(config, role), role.key_variable
     # a model in this process batches as many as suits it
     limiter = None if is_local(name) else AdaptiveLimiter(config.grpo.concurrency)

@@ -1,7 +1,6 @@
 """A whole training: load data and models, train, save the result, compare it with its start."""
 
 import json
-import logging
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,6 +11,7 @@ from rich.console import Console
 from locomo.atomic_files import atomic_write_folder
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConfig
+from memory_program.configs.endpoints import Role
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
@@ -19,6 +19,7 @@ from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.models.model_names import is_local
+from memory_program.models.usage import silence_truncation_warnings
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
@@ -77,6 +78,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
     if not isinstance(config, ArborTrainConfig):
         config = complete_training(config, "rl", progress.say)
     with ExitStack() as stack:
+        stack.enter_context(silence_truncation_warnings())
         stack.enter_context(lock_run_folder(config.output_dir))
         if config.dry_run:
             grpo = _make_grpo(config, config.parts[0], program, splits, progress)
@@ -158,6 +160,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
     training = config_type(**values)
     progress = _set_up_progress(training, console)
     with ExitStack() as stack:
+        stack.enter_context(silence_truncation_warnings())
         stack.enter_context(lock_run_folder(training.output_dir))
         splits, program = _load_splits_and_program(training, progress)
         publisher = stack.enter_context(TrainingPublisher(training, splits, progress.say))
@@ -165,8 +168,6 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
 
 
 def _set_up_progress(config: TrainConfig, console: Console | None) -> TrainingProgress:
-    # DSPy warns of each truncated reply; they are counted instead
-    logging.getLogger("dspy.clients.lm").setLevel(logging.ERROR)
     check_hub_access(config.push_to_hub)
     return TrainingProgress(console or Console(file=sys.stdout, width=120), config.grpo.num_train_steps)
 
@@ -213,12 +214,12 @@ def _make_grpo(
     policy = load_trainable_model(config, folder)
     if part == "writer":
         program.writer.set_lm(policy)
-        program.reader.set_lm(load_frozen_model(config, "reader", config.reader))
+        program.reader.set_lm(load_frozen_model(config, Role.READER, config.reader))
     else:
         is_trained = "writer" in config.parts
         writer = f"local:{config.weights_folder('writer')}" if is_trained else config.writer
         program.reader.set_lm(policy)
-        program.writer.set_lm(load_frozen_model(config, "writer", writer))
+        program.writer.set_lm(load_frozen_model(config, Role.WRITER, writer))
         progress.say(f"the reader is trained from {config.model}; {writer} writes")
     training = training_settings(config, program, part)
     if isinstance(training, ArborJobSettings):

@@ -19,7 +19,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import NOT_MENTIONED
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json
-from memory_program.bank.outcomes import Answer, Outcome, SessionRecord
+from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.models.reply_settings import ReplyFormat
@@ -106,18 +106,16 @@ def reader_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> Rea
             space.ingest(session, SessionRecord(session.session_id))
         for line in of_conversation:
             for asked in line["episode"]["questions"]:
-                question = question_from_json(name, asked)
-                answer, example = _answer_example(program, space, question)
-                if _shows_evidence(answer, question):
+                example = _answer_example(program, space, question_from_json(name, asked))
+                if example is not None:
                     examples.append(example)
                 else:
                     missed += 1
     return ReaderLessons(examples, missed)
 
 
-def _answer_example(
-    program: MemoryProgram, space: MemorySpace, question: Question
-) -> tuple[Answer, SftExample]:
+def _answer_example(program: MemoryProgram, space: MemorySpace, question: Question) -> SftExample | None:
+    """Make the example of a question; None if retrieval does not find its evidence."""
     adapter = JsonReplyAdapter() if program.reader.replies.format is ReplyFormat.JSON else ADAPTER
     gold = str(question.answer) if question.is_answerable else NOT_MENTIONED
     signature = cast(type[dspy.Signature], program.reader.answer.signature)
@@ -128,16 +126,11 @@ def _answer_example(
         answer = reader.ask(space, question.dated_text)
     if answer.outcome is not Outcome.OK:
         raise ConfigError(f"the answer {gold!r} cannot be taught: the program reads it as {answer.message}")
-    return answer, _example(calls[-1].request, calls[-1].response)
-
-
-def _shows_evidence(answer: Answer, question: Question) -> bool:
-    if not question.is_answerable:
-        return True
-    shown = {
-        source for item in answer.ranked or () if item.item_id in answer.shown for source in item.sources
-    }
-    return set(question.evidence) <= shown
+    ranked = [item for item in answer.ranked or () if item.item_id in answer.shown]
+    shown = {source for item in ranked for source in item.sources}
+    if question.is_answerable and not set(question.evidence) <= shown:
+        return None
+    return _example(calls[-1].request, calls[-1].response)
 
 
 def _known_lm(agent: str, replies: Sequence[str]) -> dspy.LM:

@@ -212,8 +212,15 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
 def _make_lessons(
     config: FineTuneConfig, lines: Sequence[SessionLine], say: Callable[[str], None]
 ) -> SftSplit:
-    """Make the examples of the parts to teach, and say how many questions are left out."""
-    program, missed = _taught_program(config), 0
+    """Make the examples of the parts to teach, and say how many questions are left out.
+
+    They are taught under the prompts of the given program, or of that of the trajectories.
+    """
+    program, missed = make_system(SystemName.MEMORY.value, config.system), 0
+    assert isinstance(program, MemoryProgram)
+    prompts = config.program or config.trajectories / PROGRAM_FILE
+    if config.program is not None or (config.target != "writer" and prompts.is_file()):
+        load_program(program, prompts)
 
     def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
         nonlocal missed
@@ -255,16 +262,6 @@ def _save_model(config: FineTuneConfig, save: Callable[[Path], None], taught: Se
     atomic_write_folder(result, write)
 
 
-def _taught_program(config: FineTuneConfig) -> MemoryProgram:
-    """Make the program under whose prompts is taught: the given one, or that of the trajectories."""
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
-    prompts = config.program or config.trajectories / PROGRAM_FILE
-    if config.program is not None or (config.target != "writer" and prompts.is_file()):
-        load_program(program, prompts)
-    return program
-
-
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:
     """Export trajectories, or a trained model, in the format of another tool.
 
@@ -286,7 +283,16 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         say(f"saved: {folder}; vllm serve {folder}")
         return
     if config.format == "gguf":
-        say(f"saved: {_export_gguf(config.model, folder)}")
+        if find_spec("gguf") is None:
+            raise ModelError("--format gguf needs the package gguf: pip install gguf")
+        from memory_program.sft.gguf_export import write_gguf
+
+        model = load_model(str(config.model), "cpu", torch.bfloat16)
+        path = folder / "model.gguf"
+        write_gguf(model, config.model.resolve().name, path)
+        if (config.model / PROGRAM_FILE).is_file():
+            shutil.copy(config.model / PROGRAM_FILE, folder / PROGRAM_FILE)
+        say(f"saved: {path}")
         return
     lines = read_trajectories(config.trajectories)
     if config.format == "llamafactory":
@@ -294,20 +300,6 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         return
     path = folder / f"by_{config.by}.parquet"
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
-
-
-def _export_gguf(source: Path, folder: Path) -> Path:
-    if find_spec("gguf") is None:
-        raise ModelError("--format gguf needs the package gguf: pip install gguf")
-    from memory_program.sft.gguf_export import write_gguf
-
-    model = load_model(str(source), "cpu", torch.bfloat16)
-    path = folder / "model.gguf"
-    write_gguf(model, source.resolve().name, path)
-    program = source / PROGRAM_FILE
-    if program.is_file():
-        shutil.copy(program, folder / PROGRAM_FILE)
-    return path
 
 
 def _check_finished(failures: Sequence[str | None]) -> None:

@@ -4,7 +4,7 @@ Each conversation has a JSON-lines file with one line per session: the memory be
 of each agent, and the resulting operations. An interrupted run resumes after the last complete line.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,6 @@ def record_trajectories(
     skip_existing: bool = False,
     temperature: float = 0.0,
     max_tokens: int = 4096,
-    on_session: Callable[[SessionLine], None] = lambda line: None,
 ) -> list[CollectionResult]:
     """Record a program writing the memories of conversations; existing files are resumed.
 
@@ -63,7 +62,6 @@ def record_trajectories(
         skip_existing: skip conversations that have a file, instead of resuming them.
         temperature: the sampling temperature.
         max_tokens: the longest reply.
-        on_session: called with every line that is written.
 
     Raises:
         ConfigError: the agents have no model, or several.
@@ -76,7 +74,7 @@ def record_trajectories(
     chosen = [
         c for c in conversations if not (skip_existing and session_file(folder, c.conversation_id).exists())
     ]
-    tasks = [partial(_collect, sampled, model, prompts, one, folder, on_session) for one in chosen]
+    tasks = [partial(_collect, sampled, model, prompts, one, folder) for one in chosen]
     return run_parallel(tasks, threads)
 
 
@@ -104,7 +102,6 @@ def _collect(
     prompts: str,
     conversation: Conversation,
     folder: Path,
-    on_session: Callable[[SessionLine], None],
 ) -> CollectionResult:
     """Resume one conversation, until it is done or a call fails."""
     path = session_file(folder, conversation.conversation_id)
@@ -146,5 +143,4 @@ def _collect(
         append_line(path, line)
         done.append(line)
         space = rollout.space
-        on_session(line)
     return CollectionResult(conversation.conversation_id, len(done))

@@ -21,7 +21,14 @@ from accelerate import PartialState
 from datasets import Dataset
 from huggingface_hub import constants
 from peft import PeftModel
-from transformers import PrinterCallback, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PrinterCallback,
+    TrainerCallback,
+    TrainerControl,
+    TrainerState,
+    TrainingArguments,
+)
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -30,7 +37,7 @@ from memory_program.core.checkpoints import LogEntry, RunState, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
-from memory_program.inference.engine import default_device
+from memory_program.inference.engine import LocalEngine, default_device
 from memory_program.inference.loading import load_model, silence_transformers
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import example_sample, require_local_engine
@@ -94,19 +101,15 @@ def fine_tune(
     train, val = (
         [example_sample(lm, example) for example in examples] for examples in (lessons.train, lessons.val)
     )
-    longest = max(len(sample.prompt) + len(sample.completion) for sample in train)
-    share, most = batch // process.num_processes, max(1, filled_in(training.batch_tokens) // longest)
-    rows = max(size for size in range(1, share + 1) if share % size == 0 and size <= most)
     constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL would report what is trained
-    tokenizer = engine.model.tokenizer
     old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # TRL and PEFT use them
     with engine.updating() as network, silence_transformers(), old_names:
         arguments = _make_arguments(
             (folder / _CHECKPOINTS).resolve(),
             training,
             epochs=epochs,
-            rows=rows,
-            passes=share // rows,
+            rows=_rows_per_pass(train, batch // process.num_processes, filled_in(training.batch_tokens)),
+            share=batch // process.num_processes,
             is_new=last is None,
             is_cpu=network.device.type == "cpu",
         )
@@ -116,7 +119,7 @@ def fine_tune(
             arguments,
             train_dataset=_to_dataset(train),
             eval_dataset=_to_dataset(val),
-            processing_class=copy.deepcopy(tokenizer),  # the trainer gives it a token for padding
+            processing_class=copy.deepcopy(engine.model.tokenizer),  # it gets a token for padding
             peft_config=lora_config(training) if training.tuning == "lora" else None,
             callbacks=[_Recording(run, save_every, on_entry)],
         )
@@ -124,12 +127,25 @@ def fine_tune(
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         network.config, network.generation_config = configs
-    if not trainer.state.best_global_step:  # no epoch was better than the start
-        device = engine.settings.device or default_device()
-        network = load_model(engine.settings.source, device, network.dtype).network
-        return partial(write_model, network=network, tokenizer=tokenizer)
+    return _make_writer(trainer, engine, network)
+
+
+def _rows_per_pass(samples: Sequence[Sample], share: int, batch_tokens: int) -> int:
+    """Return how many examples fit into a pass, a divisor of the examples of a process in a step."""
+    longest = max(len(sample.prompt) + len(sample.completion) for sample in samples)
+    most = max(1, batch_tokens // longest)
+    return max(size for size in range(1, share + 1) if share % size == 0 and size <= most)
+
+
+def _make_writer(
+    trainer: "_Trainer", engine: LocalEngine, network: PreTrainedModel
+) -> Callable[[Path], None]:
+    """Return a function that writes the best weights; those of the start if no epoch was better."""
     adapted = trainer.model if isinstance(trainer.model, PeftModel) else None
-    return partial(write_model, network=network, tokenizer=tokenizer, adapted=adapted)
+    if not trainer.state.best_global_step:
+        device = engine.settings.device or default_device()
+        network, adapted = load_model(engine.settings.source, device, network.dtype).network, None
+    return partial(write_model, network=network, tokenizer=engine.model.tokenizer, adapted=adapted)
 
 
 def _make_arguments(
@@ -138,7 +154,7 @@ def _make_arguments(
     *,
     epochs: int,
     rows: int,
-    passes: int,
+    share: int,
     is_new: bool,
     is_cpu: bool,
 ) -> SFTConfig:
@@ -146,7 +162,7 @@ def _make_arguments(
         str(folder),
         num_train_epochs=epochs,
         per_device_train_batch_size=rows,
-        gradient_accumulation_steps=passes,
+        gradient_accumulation_steps=share // rows,
         eval_on_start=is_new,
         learning_rate=filled_in(training.learning_rate),
         lr_scheduler_type="cosine",

@@ -101,11 +101,11 @@ def generate_worlds(
     Raises:
         WorldError: an argument is out of range.
     """
-    _require_at_least("conversations", conversations, 1)
+    _require_positive("conversations", conversations)
     _check_range("sessions", sessions)
     _check_range("facts_per_session", facts_per_session)
     if turns is not None:
-        _require_at_least("turns", turns, 1)
+        _require_positive("turns", turns)
     if not 0 <= questions_per_session < math.inf:
         raise WorldError(f"questions_per_session={questions_per_session!r} must be a number from 0 up")
     if not 0 <= coined <= 1:
@@ -164,9 +164,9 @@ def _generate_world(
     )
 
 
-def _require_at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise WorldError(f"{name}={value!r} must be at least {least}")
+def _require_positive(name: str, value: int) -> None:
+    if value < 1:
+        raise WorldError(f"{name}={value!r} must be at least 1")
 
 
 def _check_range(name: str, bounds: Sequence[int]) -> None:

@@ -137,7 +137,7 @@ def test_a_concurrent_reader_is_reported_and_the_erasure_can_be_repeated(tmp_pat
     monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
     url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
     remember(url, "alice", SECRET)
-    with BankStore(url) as store, closing(store._database._engine.raw_connection()) as reader:
+    with BankStore(url) as store, closing(store.database._engine.raw_connection()) as reader:
         reader.cursor().execute("BEGIN")
         reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()
         with pytest.raises(StoreError, match="run the same command again"):
@@ -269,7 +269,7 @@ def test_the_command_can_be_repeated_after_a_concurrent_reader(tmp_path: Path, m
     folder = a_run(tmp_path, alice=SECRET)
     with (
         BankStore(f"sqlite:///{folder / 'banks.sqlite'}") as store,
-        closing(store._database._engine.raw_connection()) as reader,
+        closing(store.database._engine.raw_connection()) as reader,
     ):
         reader.cursor().execute("BEGIN")
         reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()

@@ -9,6 +9,8 @@ from locomo.types import Question
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
+from memory_program.core.mlflow_address import import_mlflow
+from memory_program.tracking import EXPERIMENT
 from tests.embedding_server import EmbeddingServer
 from tests.model_server import ModelServer
 from tests.optimization_samples import Steerable, held_out, quick, run
@@ -56,3 +58,30 @@ def test_the_present_settings_stay_if_nothing_beats_them(tmp_path: Path) -> None
     assert results["retrieval"]["winner"]["top_k"] == 1
     assert "no settings beat the present ones on train, which stay" in output
     assert json.loads(config.output.read_text())["top_k"] == 1
+
+
+def test_mlflow_has_a_run_for_every_trial(tmp_path: Path) -> None:
+    config = quick(
+        tmp_path,
+        target="retrieval",
+        trials=3,
+        top_k=1,
+        num_examples=4,
+        num_val=4,
+        output_dir=tmp_path / "runs" / "one",
+        mlflow=True,
+    )
+    with ModelServer(reply=Steerable([])) as server:
+        results, _ = run(config, server, wants_three_lines)
+        run(config, server, wants_three_lines)  # logs nothing new
+    client = import_mlflow().MlflowClient(
+        tracking_uri=f"sqlite:///{(tmp_path / 'runs/mlflow.db').as_posix()}"
+    )
+    runs = client.search_runs([client.get_experiment_by_name(EXPERIMENT).experiment_id])
+    (parent,) = (one for one in runs if "mlflow.parentRunId" not in one.data.tags)
+    found = results["retrieval"]
+    assert parent.data.metrics["best/val"] == found["best"]["score"]
+    scores = {one.data.tags["number"]: one.data.metrics["train/score"] for one in runs if one is not parent}
+    assert scores == {str(n): trial["score"] for n, trial in enumerate(found["trials"], start=1)}
+    files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
+    assert {"results.json", config.output_file.name} <= files

@@ -19,6 +19,7 @@ from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
 from memory_program.cli import main as command
 from memory_program.configs.arbor_config import ArborTrainConfig
+from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
@@ -301,7 +302,7 @@ def test_an_api_model_that_reads_is_called_as_often_at_once_as_rollouts_are_grad
             concurrency=40,
             chat_template_kwargs='{"enable_thinking": false}',
         )
-        engine = load_frozen_model(config, "reader", config.reader).engine
+        engine = load_frozen_model(config, Role.READER, config.reader).engine
     assert engine.limiter.limit == 40
     assert engine.chat_template_kwargs == {"enable_thinking": False}
 

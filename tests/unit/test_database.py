@@ -32,7 +32,7 @@ def texts(space: MemorySpace) -> list[str]:
 def test_sqlite_is_set_up_to_survive_a_power_failure(tmp_path: Path) -> None:
     with (
         BankStore(f"sqlite:///{tmp_path / 'bank.sqlite'}") as store,
-        store._database._engine.connect() as connection,
+        store.database._engine.connect() as connection,
     ):
         wanted = {"synchronous": 2, "secure_delete": 1, "journal_mode": "wal"}
         assert {name: connection.exec_driver_sql(f"PRAGMA {name}").scalar() for name in wanted} == wanted

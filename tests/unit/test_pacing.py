@@ -289,7 +289,7 @@ def test_a_rate_limit_halves_the_limit_once_per_cooldown() -> None:
     for elapsed_s in (0.0, 0.1, 4.8, 0.2, 5.0, 5.0, 5.0, 5.0):
         clock.now += elapsed_s
         limiter.record_rate_limit()
-        allowed.append(limiter.current_limit)
+        allowed.append(limiter._allowed)
     assert allowed == [8, 8, 8, 4, 2, 1, 1, 1]
 
 
@@ -299,7 +299,7 @@ def test_a_run_of_successes_raises_the_limit_by_one() -> None:
     allowed = []
     for _ in range(10):
         limiter.record_success()
-        allowed.append(limiter.current_limit)
+        allowed.append(limiter._allowed)
     assert allowed == [2, 3, 3, 3, 4, 4, 4, 4, 4, 4]
 
 
@@ -309,7 +309,7 @@ def test_a_rate_limit_breaks_the_run_of_successes() -> None:
     for _ in range(3):
         limiter.record_success()
         limiter.record_rate_limit()
-    assert limiter.current_limit == 2
+    assert limiter._allowed == 2
 
 
 def test_successes_let_more_calls_run_after_a_rate_limit() -> None:
@@ -348,7 +348,7 @@ def test_only_a_rate_limit_lowers_the_limit_and_waits_hold_no_slot() -> None:
         sleep=lambda seconds: in_flight_while_waiting.append(limiter._in_flight),
     )
     engine.complete(REQUEST)
-    assert limiter.current_limit == 4
+    assert limiter._allowed == 4
     assert in_flight_while_waiting == [0, 0]
 
 

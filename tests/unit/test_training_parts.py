@@ -21,6 +21,7 @@ from memory_program.rl.episodes import Episode
 from memory_program.rl.training_data import (
     SFT_CONVERSATIONS_FILE,
     check_not_taught,
+    count_examples,
     inherit_sft_conversations,
     load_synthesis_conversations,
     load_training_splits,
@@ -87,6 +88,16 @@ def test_sessions_shorten_every_split(source):
         assert [session.number for session in conversation.sessions] == [1, 2]
         turns = conversation.turns
         assert all(set(question.evidence) <= set(turns) for question in conversation.questions)
+
+
+def test_examples_are_counted_in_the_sessions_that_are_used(source):
+    whole = load_training_splits(source, 0, 1).train
+    fewer = count_examples(load_training_splits(source, 0, 1, part=TrainingPart(sessions=1)).train)
+    assert fewer < count_examples(whole)
+    needed = count_examples(whole)
+    short = load_training_splits(source, 0, needed, part=TrainingPart(sessions=1)).train
+    assert count_examples(short) >= needed
+    assert len(short) > len(whole)
 
 
 def test_sessions_without_questions_are_an_error(tmp_path):

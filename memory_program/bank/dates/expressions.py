@@ -253,10 +253,6 @@ def _hours_away(match: re.Match[str], anchor: date) -> DateSpan | None:
     return day_span((noon - shift if match["ago"] else noon + shift).date())
 
 
-def _few_days_ago(_: re.Match[str], anchor: date) -> DateSpan | None:
-    return resolve_date_span("a few days ago", anchor)
-
-
 def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``the week before 9 June 2023`` and ``two days after Easter``, as if said on that date.
 
@@ -303,7 +299,10 @@ _EXPRESSIONS = _compile(
         r"(?:right |just )?now|(?:the |this )same day|this day|today's date",
         lambda _, anchor: day_span(anchor),
     ),
-    (r"(?:the )?other (?:day|night|evening)", _few_days_ago),
+    (
+        r"(?:the )?other (?:day|night|evening)",
+        lambda _, anchor: resolve_date_span("a few days ago", anchor),
+    ),
     (rf"{_YEAR}[-/. ](?P<month>\d{{1,2}})[-/. ](?P<day>\d{{1,2}})", named_day),
     (rf"{_YEAR}[-/.](?P<month>0?[1-9]|1[0-2])", named_month),
     (r"(?P<month>0?[1-9]|1[0-2])[-/.](?P<year>[12]\d{3})", named_month),

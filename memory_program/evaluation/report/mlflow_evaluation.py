@@ -99,7 +99,14 @@ class EvaluationPublisher(RunTracker):
         print_plain(self._console, f"results: {path}")
         print_plain(self._console, f"report: {page}")
         systems, run = results["systems"], self._describe()
-        best = max(systems, key=lambda name: _headline(systems[name]))
+
+        def headline(name: str) -> float:  # the score of the judge, or else the official F1
+            judge: Json = systems[name]["judge"] or {}
+            score = next((judge[rubric]["all"] for rubric in ("strict", "lenient") if rubric in judge), None)
+            value = (score or systems[name]["locomo_f1"]["all"])["value"]
+            return -1.0 if value is None else value
+
+        best = max(systems, key=headline)
         self.finish(
             content_hash(systems, results["comparisons"], results["dataset"]),
             replace(
@@ -144,14 +151,6 @@ class EvaluationPublisher(RunTracker):
             tags={**run.tags, "signature": result["signature"]},
             artifacts=[path for path in files if path.exists()],
         )
-
-
-def _headline(result: Json) -> float:
-    """Return the score that systems of a run are ranked by: that of the judge, or else the official F1."""
-    judge: Json = result["judge"] or {}
-    score = next((judge[rubric]["all"] for rubric in ("strict", "lenient") if rubric in judge), None)
-    value = (score or result["locomo_f1"]["all"])["value"]
-    return -1.0 if value is None else value
 
 
 def system_metrics(result: Json) -> dict[str, float]:

@@ -42,7 +42,7 @@ def print_results(console: Console, results: Json) -> None:
 def summary_tables(results: Json) -> list[Table]:
     """Lay out the summary, with a line per system: F1, verdicts of a judge, recall and cost, errors."""
     dataset, systems = results["dataset"], results["systems"]
-    scores = _f1_scores(dataset, _with_oracle(results))
+    scores = _f1_scores(results)
     groups = list(dict.fromkeys(group for of_system in scores.values() for group in of_system))
     others = [group for group in groups if group != "all"]
     headings = ["all", "interval", *map(short_heading, others)]
@@ -74,15 +74,13 @@ def results_tables(results: Json) -> list[Table]:
     dataset, systems = results["dataset"], results["systems"]
     scores = {
         (name,): {group: format_interval(score) for group, score in of_system.items()}
-        for name, of_system in _f1_scores(dataset, _with_oracle(results)).items()
+        for name, of_system in _f1_scores(results).items()
     }
     tables = _interval_tables(_f1_title(dataset), ["system"], scores, dataset["types"])
     tables += [_recall_and_cost_table(systems), _latency_table(systems)]
-    stored = _stored_facts_table(_with_oracle(results))
-    tables += [table for table in (stored, _changes_table(_with_oracle(results))) if table.rows]
-    cache = _prompt_cache_table(systems)
-    if cache.rows:
-        tables.append(cache)
+    banks = _with_oracle(results)
+    known = (_stored_facts_table(banks), _changes_table(banks), _prompt_cache_table(systems))
+    tables += [table for table in known if table.rows]
     if any(system["retrieval"][_RANKING_KEYS[0]]["n"] for system in systems.values()):
         names = [
             f"{grain} {measure.replace('recall_all', 'full recall')}@{k}"
@@ -210,14 +208,15 @@ def _f1_title(dataset: Json) -> str:
     return f"{dataset['name']}: {metric}, 95 % interval by conversation"
 
 
-def _f1_scores(dataset: Json, systems: Mapping[str, Json]) -> dict[str, Json]:
+def _f1_scores(results: Json) -> dict[str, Json]:
     """Return the scores of each system by group: all, types, and the benchmark's other scores."""
     scores: dict[str, Json] = {}
-    for name, system in systems.items():
+    is_locomo = results["dataset"]["benchmark"] == Benchmark.LOCOMO
+    for name, system in _with_oracle(results).items():
         scores[name] = dict(system["locomo_f1"])
-        if system["abstention"]["n"] or dataset["benchmark"] == Benchmark.LOCOMO:
+        if system["abstention"]["n"] or is_locomo:
             scores[name]["abstention"] = system["abstention"]
-        if dataset["benchmark"] == Benchmark.LOCOMO:
+        if is_locomo:
             scores[name]["all five"] = system["overall_with_abstention"]
     return scores
 

@@ -82,11 +82,11 @@ def compute_judge_error_rates(
     quality: Json = {}
     for rubric, cases in calibration_cases(judge, benchmark).items():
         found = [records.get(case.key) for case in cases]
-        tried = [
-            JudgedKnownAnswer(answer, rubric, _verdict(record), record.value)
-            for answer, record in zip(_known_answers(benchmark, rubric), found, strict=True)
-            if record is not None
-        ]
+        tried: list[JudgedKnownAnswer] = []
+        for answer, record in zip(_known_answers(benchmark, rubric), found, strict=True):
+            if record is not None:
+                verdict = Verdict.UNPARSED if record.outcome is Outcome.UNPARSED else record.verdict
+                tried.append(JudgedKnownAnswer(answer, rubric, verdict, record.value))
         if not cases or len(tried) < len(cases):
             continue
         kinds: list[Json] = []
@@ -186,7 +186,3 @@ def _known_answers(benchmark: Benchmark, rubric: RubricName) -> list[Calibration
     if benchmark is Benchmark.BEAM:
         return nugget_calibration_answers()
     return [answer for answer in calibration_answers(benchmark) if rubric in answer.verdicts]
-
-
-def _verdict(record: JudgeRecord) -> Verdict | None:
-    return Verdict.UNPARSED if record.outcome is Outcome.UNPARSED else record.verdict

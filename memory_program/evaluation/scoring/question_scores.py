@@ -223,8 +223,13 @@ def mean_by_category(
         name: resampling.mean_interval(group, score, f"{label}/{name}") for name, group in groups.items()
     }
     if types == HEADLINE_TYPES[Benchmark.MEMORYAGENTBENCH]:
+        tasks = [(item, item.question.category) for item in headline]
         for competency in Competency:
-            group = [item for item in headline if _competency(item) is competency]
+            group = [
+                item
+                for item, task in tasks
+                if isinstance(task, MemoryAgentBenchTask) and task.competency is competency
+            ]
             name = competency.label
             scores[name] = resampling.mean_interval(group, score, f"{label}/{name}", by_type=True)
     if types in (HEADLINE_TYPES[Benchmark.LONGMEMEVAL], HEADLINE_TYPES[Benchmark.MEMORYAGENTBENCH]):
@@ -232,11 +237,6 @@ def mean_by_category(
             headline, score, f"{label}/{MEAN_OF_TYPES}", by_type=True
         )
     return scores
-
-
-def _competency(item: ScoredQuestion) -> Competency | None:
-    kind = item.question.category
-    return kind.competency if isinstance(kind, MemoryAgentBenchTask) else None
 
 
 def summarize_system(

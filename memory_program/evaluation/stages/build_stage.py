@@ -125,21 +125,17 @@ class Builder:
         missing = self._pending_sessions()
         # Every bank of a database is checked: its journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
+        agents = len(self._system.writer.agents) if isinstance(self._system, MemoryProgram) else 1
         with closing(self._proposals):
             workers.run(
                 f"{self._identity.name}: build",
                 [partial(self._build_conversation, conversation, workers) for conversation in to_build],
                 to_do=sum(len(sessions) for sessions in missing.values()),
                 total=sum(len(conversation.sessions) for conversation in self._conversations),
-                calls_per_item=self._calls_per_session(),
+                calls_per_item=agents * (2 if self._in_two_phases else 1),  # two: at most both phases
                 first_items=FIRST_ITEMS if self._in_two_phases else FIRST_SESSIONS,
                 is_quiet=not self._system.writes_memories,
             )
-
-    def _calls_per_session(self) -> int:
-        """Estimate the calls of a session: one of each agent, and in two phases up to twice as many."""
-        agents = len(self._system.writer.agents) if isinstance(self._system, MemoryProgram) else 1
-        return agents * (2 if self._in_two_phases else 1)
 
     def open_space(self, conversation: Conversation) -> MemorySpace:
         """Return the memory space of a conversation whose sessions are all built."""

@@ -8,6 +8,7 @@ next samples come from the updated policy without a copy.
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -26,6 +27,7 @@ from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import ModelError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
+from memory_program.inference.loading import silence_transformers
 from memory_program.rl.trainer.objective import (
     IMPORTANCE_CLIP,
     Objective,
@@ -137,7 +139,8 @@ class LocalTrainer:
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
         if settings.optimizer.tuning == "lora":
-            with engine.updating():
+            old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # PEFT uses them
+            with engine.updating(), old_names:
                 self._adapted = get_peft_model(network, lora_config(settings.optimizer))
         elif settings.beta:
             self._reference = engine.reference_model()
@@ -461,13 +464,12 @@ def write_model(
     adapted: PeftModel | None = None,
 ) -> None:
     """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
-    if adapted is None:
+    with silence_transformers():
+        if adapted is not None:
+            adapted.save_pretrained(str(folder / "adapter"))
+            network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
         network.save_pretrained(folder)
-    else:
-        adapted.save_pretrained(str(folder / "adapter"))
-        merged = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
-        merged.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
 
 
 @contextmanager

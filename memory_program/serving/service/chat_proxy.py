@@ -35,6 +35,7 @@ SWITCH_HEADER = "X-Memory"
 """With the value ``off``, a request is forwarded untouched and not remembered."""
 
 _SAME_EXCHANGE_S = 600.0  # a client repeats a request within minutes; later it is a new conversation
+_LONGEST_SILENCE_S = 600.0  # of the upstream API
 _PASSED_ON = ("content-type", "retry-after", "x-request-id")
 _logger = logging.getLogger("memory_program.serve")
 
@@ -49,7 +50,6 @@ class ChatProxy:
         default_namespace: str,
         upstream: str,
         upstream_key: str | None,
-        timeout_s: float = 600.0,
     ) -> None:
         """Make the proxy.
 
@@ -59,15 +59,11 @@ class ChatProxy:
             default_namespace: of requests that name none.
             upstream: the address of the API, ending with ``/v1``.
             upstream_key: its key; None takes the client's own.
-            timeout_s: the longest silence of the API.
         """
         self._service, self._metrics = service, metrics
-        self._default_namespace, self._upstream, self._key = (
-            default_namespace,
-            upstream.rstrip("/"),
-            upstream_key,
-        )
-        self._client = httpx.AsyncClient(timeout=httpx.Timeout(timeout_s, connect=10.0))
+        self._default_namespace, self._key = default_namespace, upstream_key
+        self._upstream = upstream.rstrip("/")
+        self._client = httpx.AsyncClient(timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0))
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -96,11 +92,8 @@ class ChatProxy:
             body: Any = json.loads(await request.body())
             messages = [ChatMessage.model_validate(message) for message in body["messages"]]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            why = (
-                "its messages are not those of a chat"
-                if isinstance(error, ValidationError)
-                else "no JSON chat"
-            )
+            is_json = isinstance(error, ValidationError)
+            why = "its messages are not those of a chat" if is_json else "no JSON chat"
             return _openai_error(400, f"the request cannot be read: {why}", "invalid_request_error")
         exchange: _Exchange | None = None
         if request.headers.get(SWITCH_HEADER, "").strip().lower() != "off":

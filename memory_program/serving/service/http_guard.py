@@ -211,10 +211,18 @@ class HttpGuard:
             try:
                 refusal = self._check_request(headers)
                 if refusal is None and scope["path"] not in _OPEN_PATHS:
-                    principal = await self._find_principal(headers)
+                    find = partial(find_principal, headers, self._tokens, is_required=self._requires_tokens)
+                    reads_database = find_token(headers) is not None
+                    principal = await run_in_threadpool(find) if reads_database else find()
                     scope.setdefault("state", {})["principal"] = principal
                     token_id = principal.token_id
-                    refusal = self._check_rate(principal)
+                    wait_s = 0.0
+                    if principal is not LOCAL_USER:
+                        wait_s = self._rates.take(token_id, time.monotonic())
+                    if wait_s:
+                        again = f"try again in {math.ceil(wait_s)} s"
+                        why = f"the token {token_id} sends too many requests: {again}"
+                        refusal = problem(429, why, "Rate", retry_after_s=wait_s)
             except AccessError as error:
                 refusal = problem(401, str(error), "Access")
             except StoreError as error:
@@ -231,34 +239,21 @@ class HttpGuard:
             entry = {"event": "request", "route": route, "method": scope["method"], "status": status}
             _logger.info(json.dumps({**entry, "ms": round(seconds * 1000, 1), "token": token_id}))
 
-    async def _find_principal(self, headers: Headers) -> Principal:
-        find = partial(find_principal, headers, self._tokens, is_required=self._requires_tokens)
-        return (
-            find() if find_token(headers) is None else await run_in_threadpool(find)
-        )  # it reads the database
-
     def _check_request(self, headers: Headers) -> Response | None:
         if self._checks_host:  # a web page in a browser of this machine must not reach the memories
             for name, address in (("host", headers.get("host", "")), ("origin", headers.get("origin"))):
-                if address is not None and _host_name(address) not in LOOPBACK:
+                if address is None:
+                    continue
+                try:
+                    host = urlsplit(address if "//" in address else f"//{address}").hostname
+                except ValueError:
+                    host = None
+                if host not in LOOPBACK:
                     return problem(403, f"the {name} {address!r:.80} is not this machine", "Host")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._max_bytes:
             return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
         return None
-
-    def _check_rate(self, sender: Principal) -> Response | None:
-        if sender is LOCAL_USER:
-            return None
-        wait_s = self._rates.take(sender.token_id, time.monotonic())
-        if not wait_s:
-            return None
-        return problem(
-            429,
-            f"the token {sender.token_id} sends too many requests: try again in {math.ceil(wait_s)} s",
-            "Rate",
-            retry_after_s=wait_s,
-        )
 
     def _limit_body(self, receive: Receive) -> Receive:
         size = 0
@@ -272,11 +267,3 @@ class HttpGuard:
             return message
 
         return receive_limited
-
-
-def _host_name(address: str) -> str | None:
-    """Return the name in ``host:port`` or in an origin; None if it has none."""
-    try:
-        return urlsplit(address if "//" in address else f"//{address}").hostname
-    except ValueError:
-        return None

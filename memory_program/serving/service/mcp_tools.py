@@ -28,7 +28,7 @@ from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import LOCAL_USER, Principal
 from memory_program.serving.service.http_guard import ServiceMetrics, header_namespace, log_deletion
-from memory_program.serving.service.memory_service import BankChange, MemoryService
+from memory_program.serving.service.memory_service import MemoryService
 from memory_program.serving.service.rest_api import ModelThreads, change_response, memory_page
 from memory_program.serving.wire import (
     MOST_CONTENT_CHARS,
@@ -209,10 +209,8 @@ def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
             if memory_id is not None:
                 make = partial(service.correct, namespace, memory_id, text, happened_at=happened_at)
                 return change_response(await run_in_threadpool(make))
-            done = await door.threads.run(partial(service.correct_in_words, namespace, text, _WAIT_S))
-            empty = BankChange((await run_in_threadpool(service.bank, namespace)).version, ())
-            response = change_response(done or empty)
-            return response.model_copy(update={"is_pending": done is None})
+            make = partial(service.correct_in_words, namespace, text, _WAIT_S)
+            return change_response(await door.threads.run(make))
 
     @server.tool(annotations=_REMOVE)
     async def forget(

@@ -60,11 +60,15 @@ class SourceTurn:
 
 @dataclass(frozen=True, slots=True)
 class BankChange:
-    """The outcome of a change: the version of the bank after it, and the operations made or undone."""
+    """The outcome of a change: the version of the bank after it, and the operations made or undone.
+
+    ``is_pending`` says that the agents have not written a correction yet.
+    """
 
     version: int
     operations: tuple[dict[str, Any], ...]  # Any: JSON, as operation_to_json writes it
     is_repeated: bool = False
+    is_pending: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,19 +271,19 @@ class MemoryService:
 
     def correct_in_words(
         self, namespace: str, text: str, timeout_s: float, request: RequestKey | None = None
-    ) -> BankChange | None:
+    ) -> BankChange:
         """Tell the agents a correction as a session of its own, and return what they changed.
 
-        Returns:
-            None if they have not written it in time; it is not lost.
+        If they have not written it in time, the change is pending; the correction is not lost.
         """
         if request is None or self.buffer.response(namespace, request) is None:
             self.end_session(namespace)
         turn = SpokenTurn("User", f"Correction: {text}", "user", datetime.now(UTC), has_own_time=False)
         added = self.add(namespace, [turn], ends=True, request=request)
-        if not self.wait(namespace, timeout_s):
-            return None
+        is_written = self.wait(namespace, timeout_s)
         bank, session = self.bank(namespace), f"session_{added.sessions[-1]}"
+        if not is_written:
+            return BankChange(bank.version, (), is_pending=True)
         made = [operation for operation in bank.operations() if operation.provenance.session_id == session]
         return BankChange(bank.version, tuple(map(operation_to_json, made)), added.is_repeated)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Annotated, TypeVar
 
@@ -145,7 +146,12 @@ def memory_page(bank: MemoryBank, kind: Kind | None, limit: int, cursor: str | N
 def change_response(done: BankChange) -> ChangeResponse:
     """Write a change as JSON."""
     operations = [OperationItem.model_validate(operation) for operation in done.operations]
-    return ChangeResponse(version=done.version, operations=operations, is_repeated=done.is_repeated)
+    return ChangeResponse(
+        version=done.version,
+        operations=operations,
+        is_repeated=done.is_repeated,
+        is_pending=done.is_pending,
+    )
 
 
 def _sender(request: Request) -> Principal:
@@ -308,23 +314,11 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
         """Replace a memory's text, or let the agents find what a sentence corrects. History keeps both."""
         memory_id = body.memory_id
         if memory_id is None:
-            done = await threads.run(
-                lambda: service.correct_in_words(namespace, body.text, timeout_s, request=key(body))
-            )
-            pending = done is None
-            empty = BankChange((await run_in_threadpool(service.bank, namespace)).version, ())
-            return change_response(done or empty).model_copy(update={"is_pending": pending})
-        return change_response(
-            await run_in_threadpool(
-                service.correct,
-                namespace,
-                memory_id,
-                body.text,
-                happened_at=body.happened_at,
-                reason=body.reason,
-                request=key(body),
-            )
-        )
+            make = partial(service.correct_in_words, namespace, body.text, timeout_s, request=key(body))
+            return change_response(await threads.run(make))
+        make = partial(service.correct, namespace, memory_id, body.text, request=key(body))
+        done = await run_in_threadpool(make, happened_at=body.happened_at, reason=body.reason)
+        return change_response(done)
 
     @router.post("/forget")
     async def forget(request: Request, body: ForgetRequest, namespace: Writable, key: Key) -> ChangeResponse:

@@ -26,7 +26,7 @@ from memory_program.bank.turn_buffer import SessionRule
 from memory_program.configs.endpoints import Role
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError, StoreError
-from memory_program.evaluation.role_models import RoleModels, make_role_models
+from memory_program.evaluation.role_models import make_role_models
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.http_engine import openai_url, read_key
 from memory_program.models.response_formats import RESPONSE_FORMATS
@@ -56,14 +56,14 @@ class ServerParts:
     upstream_key: str | None = None
 
 
-def make_served_program(config: ServeConfig, models: RoleModels | None = None) -> MemoryProgram:
+def make_served_program(config: ServeConfig) -> MemoryProgram:
     """Make the program of a server, with its models, each of which is checked by a small call.
 
     Raises:
         ConfigError: the saved program cannot be loaded.
         ModelError: a model cannot be used.
     """
-    models = models or make_role_models(config, check=True)
+    models = make_role_models(config, check=True)
     system = make_system("memory", config.system)
     assert isinstance(system, MemoryProgram)
     load_model_prompts(system, writer=config.writer, reader=config.reader)
@@ -191,7 +191,7 @@ def serve_memory(config: ServeConfig) -> None:
         )
     parts.service.start()
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
-    signal.signal(signal.SIGTERM, _exit_cleanly)
+    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     try:
         asyncio.run(_serve_doors(config, parts))
     finally:
@@ -226,10 +226,6 @@ async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
     if serving is not None:
         server.should_exit = True
         await serving
-
-
-def _exit_cleanly(*_: object) -> None:
-    sys.exit(0)
 
 
 class _JsonLines(logging.Formatter):

@@ -44,7 +44,6 @@ class ArborReinforceJob(ReinforceJob):
         *,
         client: ArborClient,
         folder: Path | None = None,
-        patience_s: float = 3600.0,
     ) -> None:
         """Check the settings.
 
@@ -53,7 +52,6 @@ class ArborReinforceJob(ReinforceJob):
             train_kwargs: the fields of ``ArborJobSettings``.
             client: the client of the server.
             folder: the folder with the job record, which resuming needs.
-            patience_s: the longest wait for one step.
 
         Raises:
             ConfigError: a setting is unknown, out of range or unsupported by Arbor.
@@ -61,7 +59,7 @@ class ArborReinforceJob(ReinforceJob):
         super().__init__(lm, train_kwargs)
         settings = ArborJobSettings(**self.train_kwargs)
         model = lm.model.removeprefix(_ALIAS)
-        self.trainer = ArborTrainer(client, settings, model, folder, patience_s=patience_s)
+        self.trainer = ArborTrainer(client, settings, model, folder)
 
     @property
     def is_ended(self) -> bool:
@@ -141,14 +139,12 @@ class ArborReinforceJob(ReinforceJob):
 class ArborProvider(Provider):
     """Offers reinforcement learning on an Arbor server to DSPy."""
 
-    def __init__(
-        self, client: ArborClient, folder: Path | None = None, *, patience_s: float = 3600.0
-    ) -> None:
+    def __init__(self, client: ArborClient, folder: Path | None = None) -> None:
         """Keep the arguments for ``ArborReinforceJob``."""
         super().__init__()
         self.reinforceable = True
         self.ReinforceJob = partial(  # pyright: ignore[reportAttributeAccessIssue]  # called like the class
-            ArborReinforceJob, client=client, folder=folder, patience_s=patience_s
+            ArborReinforceJob, client=client, folder=folder
         )
 
     def __deepcopy__(self, memo: object) -> "ArborProvider":

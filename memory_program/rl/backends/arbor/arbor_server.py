@@ -23,6 +23,7 @@ _LAUNCHER = Path(__file__).with_name("arbor_launcher.py")
 _RECORD = "server.json"
 _LOG = "server.log"
 _POLL_S = 0.5
+_START_TIMEOUT_S, _STOP_TIMEOUT_S = 600.0, 60.0
 _KILL_TIMEOUT_S = 10.0  # time for killed processes to free their memory
 
 
@@ -81,7 +82,6 @@ def launch_server(
     say: Callable[[str], None],
     *,
     environment: Mapping[str, str] | None = None,
-    patience_s: float = 600.0,
 ) -> ServerProcess:
     """Start the server with the Python of its environment, and wait until it answers.
 
@@ -90,7 +90,6 @@ def launch_server(
         python: the interpreter of the server's environment.
         say: called with progress.
         environment: environment variables in addition to those of this process.
-        patience_s: the longest wait for the first answer.
 
     Raises:
         ModelError: the address is in use, or the server exits or does not answer in time.
@@ -116,16 +115,20 @@ def launch_server(
     running = ServerProcess(process.pid, config.url)
     record = {"pid": process.pid, "url": config.url}
     (storage / _RECORD).write_text(json.dumps(record) + "\n", encoding="utf-8")
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + _START_TIMEOUT_S
     while True:
         is_up = is_healthy(config)
         if process.poll() is not None:  # then another server answers
-            raise ModelError(f"the server ended while it started: {_log_tail(storage / _LOG)}")
+            lines = (storage / _LOG).read_text(encoding="utf-8", errors="replace").splitlines()
+            last = " ".join([line.strip() for line in lines if line.strip()][-3:])
+            raise ModelError(f"the server ended while it started: {last}")
         if is_up:
             return running
         if time.monotonic() > until:
             stop_server(config)
-            raise ModelError(f"the server has not answered within {patience_s:.0f} s: see {storage / _LOG}")
+            raise ModelError(
+                f"the server has not answered within {_START_TIMEOUT_S:.0f} s: see {storage / _LOG}"
+            )
         time.sleep(_POLL_S)
 
 
@@ -165,38 +168,26 @@ def describe_server(config: ArborConfig) -> str:
     return f"Arbor at {config.url} {state}: {process}, GPUs: {split}"
 
 
-def stop_server(config: ArborConfig, *, patience_s: float = 60.0) -> bool:
+def stop_server(config: ArborConfig) -> bool:
     """Stop the server and its jobs; checkpoints are kept. Return False if no recorded server runs."""
     running = find_running_server(config)
     if running is None:
         return False
     os.kill(running.pid, signal.SIGTERM)  # it usually ends its own children
-    until = time.monotonic() + patience_s
+    until = time.monotonic() + _STOP_TIMEOUT_S
     while find_running_server(config) is not None and time.monotonic() < until:
         with suppress(ChildProcessError):  # reap a child, which would stay a zombie
             os.waitpid(running.pid, os.WNOHANG)
         time.sleep(_POLL_S)
-    _kill_group(running.pid)  # an orphaned trainer would hold its GPU forever
+    until = time.monotonic() + _KILL_TIMEOUT_S
+    with suppress(ProcessLookupError):  # until the whole group is gone; a zombie is still a member
+        while time.monotonic() < until:  # an orphaned trainer would hold its GPU forever
+            os.killpg(running.pid, signal.SIGKILL)
+            time.sleep(_POLL_S)
     (config.storage / _RECORD).unlink(missing_ok=True)
     return True
-
-
-def _kill_group(group: int) -> None:
-    """Kill the remaining processes of a group, and wait until they are gone."""
-    until = time.monotonic() + _KILL_TIMEOUT_S
-    while time.monotonic() < until:  # a zombie still counts as a member
-        try:
-            os.killpg(group, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        time.sleep(_POLL_S)
 
 
 def _ensure_folder(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     return folder
-
-
-def _log_tail(log: Path) -> str:
-    lines = [line.strip() for line in log.read_text(encoding="utf-8", errors="replace").splitlines()]
-    return " ".join([line for line in lines if line][-3:])

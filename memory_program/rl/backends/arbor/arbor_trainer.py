@@ -26,6 +26,7 @@ from memory_program.rl.backends.arbor.arbor_wire import GroupItem, to_arbor_batc
 _RECORD = "arbor.json"
 _CHECKPOINT = "checkpoint.json"
 _BEST = "best"
+_STEP_TIMEOUT_S = 3600.0
 _POLL_S = 0.5  # the server polls its trainer at this interval
 
 
@@ -46,8 +47,6 @@ class ArborTrainer:
         settings: ArborJobSettings,
         model: str,
         folder: Path | None = None,
-        *,
-        patience_s: float = 3600.0,
     ) -> None:
         """Prepare; ``start_or_resume_job`` starts the job.
 
@@ -56,7 +55,6 @@ class ArborTrainer:
             settings: the job's settings.
             model: the model to train, a hub id or a folder on the server's machine.
             folder: the folder with the job record, which resuming needs; None keeps no record.
-            patience_s: the longest wait for one step.
         """
         self.client = client
         self.settings = settings
@@ -66,7 +64,6 @@ class ArborTrainer:
         self.is_ended = False
         """True if the job has ended: its result can be exported, but it cannot train."""
         self._folder = folder
-        self._patience_s = patience_s
         self._best: Json | None = None
 
     def start_or_resume_job(self, run_name: str) -> None:
@@ -171,7 +168,7 @@ class ArborTrainer:
 
     def _wait_for_pending(self, number: int | None = None) -> tuple[int, ...]:
         """Wait until the trainer accepts a batch, that with this number if one is given."""
-        until = time.monotonic() + self._patience_s
+        until = time.monotonic() + _STEP_TIMEOUT_S
         while True:
             status = self.client.status(self.job_id)
             if status.pending_batch_ids and (number is None or number in status.pending_batch_ids):
@@ -183,7 +180,7 @@ class ArborTrainer:
             if time.monotonic() > until:
                 raise ModelError(
                     f"job {self.job_id!r} on {self.client.url} has not come to step {number or 0} within "
-                    f"{self._patience_s:.0f} s: its grpo_training.log says why"
+                    f"{_STEP_TIMEOUT_S:.0f} s: its grpo_training.log says why"
                 )
             time.sleep(_POLL_S)
 
