@@ -44,10 +44,11 @@ from tests.killed_runs import (
     optimize_killed,
     train_killed,
 )
+from tests.killed_server import server_killed
 from tests.model_server import Behaviour, ModelServer
 from tests.struck import locked, session_under_fault, two_writers
 
-SHARES = {"build": 0.3, "answers": 0.36, "optimise": 0.2, "train": 0.14}
+SHARES = {"build": 30, "answers": 36, "optimise": 20, "train": 14, "serve": 25}
 """How the kills are divided among the stages."""
 
 
@@ -57,7 +58,7 @@ class Benchmark(Settings):
     kills: int = Field(default=50, ge=0, le=60)
     """How many processes are killed, in all stages together."""
 
-    stages: str = "build,answers,optimise,train"
+    stages: str = "build,answers,optimise,train,serve"
     """Stages whose processes are killed, separated by commas."""
 
     full_disks: int = Field(default=2, ge=1, le=4)
@@ -97,8 +98,10 @@ def main() -> None:
         Script(evaluate_script(data, runs.whole.folder, server.url), lambda: 0).finish()
         evaluated = pool.submit(killed_evaluations, runs, kills, random.Random(rng.random()))
         improved = pool.submit(killed_improvements, folder, kills, random.Random(rng.random()))
+        served = pool.submit(killed_memory_servers, folder, kills, random.Random(rng.random()))
         disturbed = pool.submit(disturbed_evaluations, runs, config.full_disks)
-        rows = [*evaluated.result(), *improved.result(), *disturbed.result(), *stores(folder), *servers()]
+        killed = [*evaluated.result(), *improved.result(), *served.result()]
+        rows = [*killed, *disturbed.result(), *stores(folder), *servers()]
     show(console, rows)
     console.print(f"{time.monotonic() - began:.0f} s; seed {config.seed}", highlight=False)
     broken = [row.fault for row in rows if not row.toll.is_nothing]
@@ -221,6 +224,17 @@ def killed_improvements(folder: Path, kills: dict[str, int], rng: random.Random)
             toll = train_killed(model_folder, data, folder / "train", server.url, kills["train"], rng)
         rows.append(Row("kill -9, train", "each step once; the very weights of a whole training", toll))
     return rows
+
+
+def killed_memory_servers(folder: Path, kills: dict[str, int], rng: random.Random) -> list[Row]:
+    """Kill a memory server while turns arrive and agents write."""
+    if not kills.get("serve"):
+        return []
+    with ModelServer(latency_s=0.1) as server:
+        (folder / "serve").mkdir()
+        toll = server_killed(folder / "serve", server.url, kills["serve"], rng)
+    promise = "each acknowledged turn is there once and in order; each session is written once"
+    return [Row("kill -9, serve", promise, toll)]
 
 
 # -- the store -------------------------------------------------------------------------------------

@@ -5,7 +5,8 @@ python benchmarks/latency_server.py [--latency-s 0.2] [--block-tokens 128 --leas
 It speaks OpenAI's chat completions over plain asyncio, so that on two cores it is not what is measured, and
 prints its address. Its replies have the shape and the size of real ones: memories are lines of the session,
 an answer is a memory that was shown, a verdict is a word. ``GET /traffic`` tells when calls came and went,
-and what processor time the server took.
+and what processor time the server took. It also writes the memories that mem0's library asks for, and embeds
+texts for it, without the latency.
 
 Its usage tells, as a provider's does, how much of a prompt a cache of prefixes would have served: the longest
 beginning that an earlier prompt had too, in whole blocks and from some length on. The defaults are OpenAI's
@@ -19,6 +20,7 @@ import contextlib
 import json
 import re
 import time
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +29,16 @@ _LENGTH = re.compile(rb"content-length: *(\d+)", re.IGNORECASE)
 _CALLS = {"episodic": 6, "semantic": 6, "procedural": 2}
 _MEMORY_CHARS = 80  # so that no conversation of LoCoMo comes to more than its budget, and is consolidated
 _CHARS_PER_TOKEN = 4
+DIMENSION = 64
+
+
+def hashed_words(texts: Sequence[str]) -> list[list[float]]:
+    """Embed texts without a model: how often each of 64 classes of words stands in a text."""
+    rows = [[0.0] * DIMENSION for _ in texts]
+    for row, text in zip(rows, texts, strict=True):
+        for word in text.lower().split():
+            row[zlib.crc32(word.encode()) % DIMENSION] += 1
+    return rows
 
 
 class PrefixCache:
@@ -108,6 +120,8 @@ class Connection(asyncio.Protocol):
             del self._received[:size]
             if head.startswith(b"GET"):
                 self._send(self._traffic.as_json())
+            elif b"/embeddings " in head.partition(b"\r\n")[0]:
+                self._send(_embeddings(json.loads(body)))
             else:
                 self._answer(json.loads(body))
 
@@ -157,7 +171,14 @@ class Connection(asyncio.Protocol):
 
 
 def reply(system: str, user: str) -> tuple[str, str]:
-    """Name what a prompt of the program asks for (``write``, ``answer``, ``judge``, ``other``), and do it."""
+    """Name what a prompt asks for (``write``, ``answer``, ``judge``, ``extract``, ``other``), and do it.
+
+    ``extract`` is the one prompt of mem0's ``add``; the others are the program's.
+    """
+    told = user.partition("## New Messages\n")[2].partition("\n\n## Observation Date")[0]
+    if told:
+        texts = [{"text": line[:_MEMORY_CHARS]} for line in told.splitlines() if line]
+        return "extract", json.dumps({"memory": texts})
     fields, _, asked = user.rpartition("\n\nRespond with")
     wanted = [name for name in _MARKER.findall(asked) if name != "completed"]
     if "verdict" in wanted:
@@ -198,6 +219,15 @@ def _written(**fields: str) -> str:
 def _prompt(messages: Sequence[dict[str, Any]]) -> tuple[str, str]:
     system = [m["content"] for m in messages if m["role"] in ("system", "developer")]
     return "\n\n".join(system), str(messages[-1]["content"])
+
+
+def _embeddings(body: dict[str, Any]) -> dict[str, Any]:
+    data = [
+        {"object": "embedding", "index": place, "embedding": row}
+        for place, row in enumerate(hashed_words(body["input"]))
+    ]
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    return {"object": "list", "data": data, "model": body["model"], "usage": usage}
 
 
 def _completion(model: str, text: str, usage: dict[str, Any]) -> dict[str, Any]:

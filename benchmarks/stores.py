@@ -4,26 +4,14 @@ import importlib.util
 import os
 import sqlite3
 import uuid
-import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
+from latency_server import DIMENSION, hashed_words
 
 from memory_program.bank.stems import STOP_WORDS
-
-DIMENSION = 64
-
-
-def hashed_words(texts: Sequence[str]) -> list[list[float]]:
-    """Embed texts without a model: how often each of 64 classes of words stands in a text."""
-    rows = np.zeros((len(texts), DIMENSION))
-    for row, text in zip(rows, texts, strict=True):
-        for word in text.lower().split():
-            row[zlib.crc32(word.encode()) % DIMENSION] += 1
-    return rows.tolist()
 
 
 class Store:

@@ -20,19 +20,26 @@ KEY = "sk-upstream-0123456789"
 class MemoryServer:
     """The server, from ``__enter__`` to ``__exit__``; its log is in ``log`` afterwards."""
 
-    def __init__(self, folder: Path, model_url: str, *flags: str, db: str | None = None) -> None:
+    def __init__(
+        self, folder: Path, model_url: str, *flags: str, model: str = "openai/test", db: str | None = None
+    ) -> None:
         self.db = db or f"sqlite:///{folder / 'memory.sqlite'}"
         self._log_file = folder / f"serve-{time.monotonic_ns()}.log"
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.flags = ["--db-url", self.db, "--model", "openai/test", "--api-base", model_url, *flags]
+        self.flags = ["--db-url", self.db, "--model", model, "--api-base", model_url, *flags]
         command = [sys.executable, "-m", "memory_program.cli", "serve", *self.flags, "--port", str(port)]
         self._command = command
         self.process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def start(self) -> None:
+        """Start the process, also again after ``stop``: the address and the database stay the same."""
         environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY}
         with self._log_file.open("wb") as log:
             self.process = subprocess.Popen(
@@ -42,7 +49,7 @@ class MemoryServer:
         while True:
             try:
                 httpx.get(f"{self.url}/health")
-                return self
+                return
             except httpx.TransportError:
                 if self.process.poll() is not None or time.monotonic() > until:
                     self.process.kill()

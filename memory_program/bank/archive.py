@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from itertools import chain
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -51,6 +52,15 @@ class ScoredTurn:
     def excerpt(self) -> Turn:
         """The turn as it is shown to a reader: of a long turn, the passage."""
         return self.turn if self.passage is None else replace(self.turn, text=self.passage)
+
+
+def import_bm25s() -> ModuleType:
+    """Import bm25s, which takes a while; a server does it before its first search."""
+    # bm25s starts JAX where it is installed, which would take most of a GPU's memory
+    os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    import bm25s
+
+    return bm25s
 
 
 class Archive:
@@ -293,23 +303,24 @@ class _BM25:
     """A bm25s index of documents (lists of stems), in double precision."""
 
     def __init__(self, documents: list[list[str]]) -> None:
-        """Index the documents, of which there may be none."""
+        """Index the documents, of which there may be none; a single one needs no index."""
         self._size = len(documents)
-        if documents:
-            # bm25s starts JAX where it is installed, which would take most of a GPU's memory
-            os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-            import bm25s  # slow to import
-
-            self._index = bm25s.BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
+        self._only = frozenset(documents[0]) if len(documents) == 1 else None
+        if len(documents) > 1:
+            self._index = import_bm25s().BM25(k1=1.5, b=0.75, method="lucene", dtype="float64")
             self._index.index(documents, show_progress=False)
 
     def scores(self, stems: list[str]) -> NDArray[np.float64]:
         """Return the score of every document for a query's stems, divided by the best one."""
+        if self._only is not None:
+            return np.array([0.0 if self._only.isdisjoint(stems) else 1.0])
         scores = self._index.get_scores(stems) if self._size and stems else np.zeros(self._size)
         return scores / (scores.max(initial=0.0) or 1.0)
 
     def document_frequency(self, stem: str) -> int:
         """Count the documents that hold a stem."""
+        if self._only is not None:
+            return int(stem in self._only)
         if not self._size or stem not in self._index.vocab_dict:
             return 0
         scores: Any = self._index.scores  # Any: bm25s gives it no type

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Table, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from memory_program.bank.db_schema import META, NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS
@@ -25,6 +25,8 @@ from memory_program.core.errors import ConflictError, SessionConflictError
 _LOOKUP_BATCH = 500
 _SNAPSHOT_CHUNK_BYTES = 32 * 2**20  # in one row; both databases refuse rows of more than a gigabyte
 _MODEL_KEYS = ("embedding_model", "embedding_dimension")
+# made once, since every search of a server reads it
+_REVISION = select(NAMESPACES.c.revision).where(NAMESPACES.c.name == bindparam("name"))
 
 # -- reading -------------------------------------------------------------------------------------
 
@@ -36,8 +38,7 @@ def read_namespaces(connection: Connection) -> list[str]:
 
 def read_revision(connection: Connection, namespace: str) -> int:
     """Read how often a namespace was written: 0 for a new one."""
-    found = connection.scalar(select(NAMESPACES.c.revision).where(NAMESPACES.c.name == namespace))
-    return found or 0
+    return connection.scalar(_REVISION, {"name": namespace}) or 0
 
 
 def read_latest_version(connection: Connection, namespace: str) -> int:

@@ -9,11 +9,11 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, case, delete, func, insert, or_, select, text, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, select, text, update
 
 from locomo.types import Session, Turn
 from memory_program.bank.db_engine import Database
@@ -30,6 +30,27 @@ from memory_program.core.errors import (
 _REQUEST_VALID_S = 86_400.0
 _COMMIT_BATCH = 64  # additions of other threads that share a commit
 _SESSION_ID = re.compile(r"session_(\d+)")
+
+# Made once: to make one of them for each request takes longer than to run it.
+_IS_NAMESPACE = TURNS.c.namespace == bindparam("namespace")
+_IS_OPEN = TURNS.c.session.is_(None)
+_LOCK_NAMESPACE = text("SELECT pg_advisory_xact_lock(hashtext(:namespace))")
+_SIZES = select(
+    func.count(),
+    func.count(case((_IS_OPEN, 1))),
+    func.coalesce(func.sum(case((_IS_OPEN, TURNS.c.chars))), 0),
+    func.max(case((_IS_OPEN, TURNS.c.said_at))),
+).where(_IS_NAMESPACE)
+_INSERT_TURNS = insert(TURNS)
+_TURNS = (
+    select(TURNS.c.position, TURNS.c.session, TURNS.c.turn).where(_IS_NAMESPACE).order_by(TURNS.c.position)
+)
+_NEXT_SESSIONS = (
+    select(TURNS.c.namespace, func.min(TURNS.c.session))
+    .where(TURNS.c.session.is_not(None))
+    .group_by(TURNS.c.namespace)
+    .order_by(func.min(TURNS.c.added_at))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +101,19 @@ class AddedTurns:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTurns:
-    """The turns of one namespace that wait: their number, the sessions that are cut, the oldest arrival."""
+    """The turns of one namespace that wait: their number, and the oldest arrival."""
 
     namespace: str
     turns: int
-    first_session: int | None
     oldest_added_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NextSession:
+    """The session of a namespace that is to be written next."""
+
+    namespace: str
+    number: int
 
 
 @dataclass(slots=True)
@@ -168,7 +196,7 @@ class TurnBuffer:
         with self._database.reading() as connection:
             idle = (
                 select(TURNS.c.namespace)
-                .where(TURNS.c.session.is_(None))
+                .where(_IS_OPEN)
                 .group_by(TURNS.c.namespace)
                 .having(func.max(TURNS.c.added_at) <= time.time() - self._rule.pause_s)
             )
@@ -178,18 +206,22 @@ class TurnBuffer:
 
     def waiting(self) -> list[WaitingTurns]:
         """List the namespaces with turns that wait, those that wait longest first."""
-        columns = TURNS.c.namespace, func.count(), func.min(TURNS.c.session), func.min(TURNS.c.added_at)
+        columns = TURNS.c.namespace, func.count(), func.min(TURNS.c.added_at)
         with self._database.reading() as connection:
             found = connection.execute(
                 select(*columns).group_by(TURNS.c.namespace).order_by(columns[-1])
             ).all()
         return [WaitingTurns(*row) for row in found]
 
+    def next_sessions(self) -> list[NextSession]:
+        """List the first session that was cut of each namespace, those that wait longest first."""
+        with self._database.reading() as connection:
+            return [NextSession(*row) for row in connection.execute(_NEXT_SESSIONS).all()]
+
     def sessions(self, namespace: str) -> list[Session]:
         """Return all that waits in a namespace, oldest first; the open session, the last, has number 0."""
-        query = select(TURNS.c.position, TURNS.c.session, TURNS.c.turn).where(TURNS.c.namespace == namespace)
         with self._database.reading() as connection:
-            found = connection.execute(query.order_by(TURNS.c.position)).all()
+            found = connection.execute(_TURNS, {"namespace": namespace}).all()
         by_number: dict[int, list[tuple[int, Any]]] = {}  # Any: JSON
         for position, number, turn in found:
             by_number.setdefault(number or 0, []).append((position, json.loads(turn)))
@@ -296,19 +328,13 @@ class TurnBuffer:
     def _insert(self, connection: Connection, addition: _Addition) -> AddedTurns:
         namespace, request = addition.namespace, addition.request
         if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
-            connection.execute(text("SELECT pg_advisory_xact_lock(hashtext(:name))"), {"name": namespace})
+            connection.execute(_LOCK_NAMESPACE, {"namespace": namespace})
         if request is not None:
             known = _find_response(connection, namespace, request)
             if known is not None:
                 return AddedTurns(known["added"], known["waiting"], tuple(known["sessions"]), True)
-        is_open = TURNS.c.session.is_(None)
-        query = select(
-            func.count(),
-            func.count(case((is_open, 1))),
-            func.coalesce(func.sum(case((is_open, TURNS.c.chars))), 0),
-            func.max(case((is_open, TURNS.c.said_at))),
-        ).where(TURNS.c.namespace == namespace)
-        waiting, open_turns, open_chars, last_said_at = connection.execute(query).one()
+        sizes = connection.execute(_SIZES, {"namespace": namespace}).one()
+        waiting, open_turns, open_chars, last_said_at = sizes
         if addition.turns and waiting + len(addition.turns) > self._most_waiting:
             raise BufferFullError(
                 f"{waiting} turns of namespace {namespace!r} wait to be written, and at most "
@@ -327,7 +353,13 @@ class TurnBuffer:
             current.turns += 1
             current.chars += chars
             current.last_said_at = said_at
-            spoken = {**asdict(turn), "time": turn.time.isoformat()}
+            spoken = {
+                "speaker": turn.speaker,
+                "text": turn.text,
+                "role": turn.role,
+                "time": turn.time.isoformat(),
+                "has_own_time": turn.has_own_time,
+            }
             current.rows.append(
                 {
                     "namespace": namespace,
@@ -343,7 +375,7 @@ class TurnBuffer:
         if addition.ends and current.turns:
             cut.append(self._cut(connection, namespace, current, cut))
         elif current.rows:
-            connection.execute(insert(TURNS), current.rows)
+            connection.execute(_INSERT_TURNS, current.rows)
         added = AddedTurns(len(addition.turns), waiting + len(addition.turns), tuple(cut))
         if request is not None:
             answer = {"added": added.added, "waiting": added.waiting, "sessions": cut}
@@ -355,7 +387,7 @@ class TurnBuffer:
         if self._may_open:
             self._may_open -= 1
             return
-        is_open = select(TURNS.c.namespace).where(TURNS.c.session.is_(None)).distinct()
+        is_open = select(TURNS.c.namespace).where(_IS_OPEN).distinct()
         found = connection.scalar(select(func.count()).select_from(is_open.subquery()))
         if found is not None and found >= self._most_open:
             raise BufferFullError(
@@ -369,7 +401,7 @@ class TurnBuffer:
     ) -> int:
         """Write the last turns of the open session, and give it a number; one is never used twice."""
         if current.rows:
-            connection.execute(insert(TURNS), current.rows)
+            connection.execute(_INSERT_TURNS, current.rows)
         if earlier:
             number = earlier[-1] + 1
         else:  # after those of all sessions, written, waiting or undone
@@ -377,7 +409,7 @@ class TurnBuffer:
             matches = filter(None, map(_SESSION_ID.fullmatch, names))
             last = connection.scalar(select(func.max(TURNS.c.session)).where(TURNS.c.namespace == namespace))
             number = 1 + max([last or 0, *(int(match[1]) for match in matches)])
-        is_open = (TURNS.c.namespace == namespace, TURNS.c.session.is_(None))
+        is_open = (TURNS.c.namespace == namespace, _IS_OPEN)
         connection.execute(update(TURNS).where(*is_open).values(session=number))
         return number
 

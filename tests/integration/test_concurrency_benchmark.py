@@ -2,6 +2,7 @@
 
 import importlib.util
 import io
+import json
 import sys
 from types import ModuleType
 
@@ -90,3 +91,10 @@ def test_the_server_replies_to_every_prompt_of_the_program_as_a_model_would() ->
     )
     assert server.reply("", f"{ask}`[[ ## reasoning ## ]]`, then `[[ ## verdict ## ]]`")[0] == "judge"
     assert server.reply("", "hello") == ("other", "ready")
+    told = "## New Messages\nuser: I adopted a dog.\nassistant: Lovely!\n\n\n## Observation Date\n2026-01-01"
+    job, text = server.reply("", f"## Existing Memories\n[]\n\n{told}")  # as mem0 asks
+    assert job == "extract"
+    assert [one["text"] for one in json.loads(text)["memory"]] == [
+        "user: I adopted a dog.",
+        "assistant: Lovely!",
+    ]

@@ -234,7 +234,7 @@ def test_the_configuration_of_an_mcp_client_parses():
     (written,) = [b.text for b in BLOCKS if b.language == "json" and b.page == SERVER_PAGE]
     server = json.loads(written)["mcpServers"]["memory"]
     command, *arguments = server["args"]
-    assert (server["command"], command) == ("memory-program", "serve")
+    assert (Path(server["command"]).name, command) == ("memory-program", "serve")
     assert parse_flags(ServeConfig, arguments).doors.mcp == "stdio"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import random
 import signal
 import sqlite3
 from contextlib import closing
@@ -10,8 +11,6 @@ from datetime import UTC, datetime
 import httpx
 import pytest
 from fastapi.testclient import TestClient
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.cli import main
@@ -25,6 +24,7 @@ from memory_program.serving.service.serve_command import (
     make_served_program,
     serve_memory,
 )
+from tests.killed_server import server_killed
 from tests.memory_server import KEY, MemoryServer
 from tests.memory_services import served
 from tests.model_server import Behaviour, ModelServer
@@ -496,54 +496,6 @@ def test_the_schema_describes_every_route(server):
     }
 
 
-# -- properties --------------------------------------------------------------------------------------
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=20),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=6,
-)
-TEXT = st.text(min_size=1, max_size=30)
-BODIES = {
-    "messages": st.fixed_dictionaries(
-        {
-            "messages": st.lists(
-                st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": TEXT | JSON})
-            )
-        }
-    ),
-    "ask": st.fixed_dictionaries({"question": TEXT}),
-    "corrections": st.fixed_dictionaries(
-        {"text": TEXT, "memory_id": st.sampled_from(["m1", "m2", "m0", "x"])}
-    ),
-    "forget": st.fixed_dictionaries(
-        {"memory_ids": st.lists(st.sampled_from(["m1", "m3", "m99"]), max_size=3)}
-    ),
-    "undo": st.fixed_dictionaries({}, optional={"version": st.integers(-1, 2**40)}),
-}
-
-
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_no_request_makes_the_server_fail(server, data):
-    client, parts = server
-    route = data.draw(st.sampled_from([*BODIES, "search", "memories", "context"]))
-    namespace = data.draw(st.sampled_from(["fuzz", "fuzz/2"]) | st.text(max_size=5))
-    key = data.draw(st.none() | st.sampled_from(["k1", "k2"]))
-    before = parts.service.bank("fuzz").version
-    if route in BODIES:
-        body = data.draw(BODIES[route] | JSON)
-        headers = {} if key is None else {"Idempotency-Key": key}
-        answer = client.post(f"{API}/{route}", params={"namespace": namespace}, json=body, headers=headers)
-    else:
-        query = {"query": data.draw(st.text(max_size=20)), "limit": data.draw(st.integers(-1, 300))}
-        answer = client.get(f"{API}/{route}", params={"namespace": namespace, **query})
-    assert answer.status_code < 500, answer.text
-    if answer.status_code >= 400:
-        assert answer.json()["status"] == answer.status_code
-        assert parts.service.bank("fuzz").version == before
-
-
 @pytest.mark.slow  # it loads torch
 def test_the_embedded_model_writes_and_answers_through_the_server(tmp_path):
     config = EvaluateConfig(mlflow=False, num_test=20, sessions=3)
@@ -591,3 +543,10 @@ def test_a_killed_server_answers_after_its_restart_from_every_turn_that_it_took(
             assert server.stop(signal.SIGTERM) == 0
         assert "Pip" not in server.log
         assert KEY not in server.log
+
+
+def test_killed_servers_keep_each_acknowledged_turn_once_and_in_order(tmp_path):
+    with ModelServer(latency_s=0.1) as slow:
+        toll = server_killed(tmp_path, slow.url, 2, random.Random(0))  # benchmarks/faults.py kills more often
+    assert toll.strikes == 2
+    assert toll.is_nothing, toll

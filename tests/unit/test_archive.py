@@ -1,4 +1,5 @@
 import json
+import math
 import os
 import subprocess
 import sys
@@ -53,6 +54,15 @@ def test_a_turn_that_shares_nothing_with_the_query_is_not_found():
     archive = archive_of(session(1, "Ana: I adopted a dog."), session(2, "Ana: The garden is dry."))
     assert ids(archive, "adopted dog") == ["D1:1"]
     assert ids(archive, "violin") == []
+
+
+def test_a_single_turn_is_the_best_for_every_word_that_it_has():
+    archive = archive_of(session(1, "Ana: I adopted a dog."))
+    (found,) = archive.search("a dog in the garden")
+    assert found.score == pytest.approx(1 + 0.3)  # the best passage, and the best session
+    assert archive.search("violin") == []
+    assert archive.stem_idf("dog") == pytest.approx(math.log(2))
+    assert archive.stem_idf("violin") == 0
 
 
 def test_an_answer_is_found_by_the_words_of_the_question_before_it():
@@ -282,7 +292,7 @@ def test_a_search_keeps_jax_from_taking_the_memory_of_a_gpu(tmp_path):
     (tmp_path / "jax" / "lax.py").write_text(check)
     script = (
         "import sys; from tests.unit.test_archive import archive_of, ids, session; "
-        "assert ids(archive_of(session(1, 'Ana: A dog.')), 'dog') == ['D1:1']; "
+        "assert ids(archive_of(session(1, 'Ana: A dog.'), session(2, 'Ana: Rain.')), 'dog') == ['D1:1']; "
         "assert 'jax.lax' in sys.modules"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("XLA_")}

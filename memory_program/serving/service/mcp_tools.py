@@ -6,7 +6,7 @@ The model that calls the tools never chooses the namespace: the server's flag, a
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from typing import Annotated, Any
@@ -177,7 +177,7 @@ def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
         wanted = MemoryKind(kind) if kind is not None else None
         with _errors_as(ToolError):
             found = await run_in_threadpool(service.search, door.choose(), query, limit, wanted, as_of)
-        return [SearchHit.model_validate(asdict(hit)) for hit in found[:limit]]
+        return [SearchHit.model_validate(hit, from_attributes=True) for hit in found[:limit]]
 
 
 def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
 from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import sha256
@@ -278,7 +277,8 @@ def _add_conversation_routes(
         """Find memories by their words, best first, then unwritten turns. No model is asked."""
         wanted = MemoryKind(kind) if kind is not None else None
         found = await run_in_threadpool(service.search, namespace, query, limit + offset + 1, wanted, as_of)
-        hits = [SearchHit.model_validate(asdict(hit)) for hit in found[offset : offset + limit]]
+        shown = found[offset : offset + limit]
+        hits = [SearchHit.model_validate(hit, from_attributes=True) for hit in shown]
         return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)
 
 
@@ -308,7 +308,7 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
     async def show_sources(memory_id: Annotated[MemoryId, Path()], namespace: Readable) -> SourceList:
         """Show the turns that a memory is from."""
         found = await run_in_threadpool(service.sources, namespace, memory_id)
-        return SourceList(items=[SourceItem.model_validate(asdict(turn)) for turn in found])
+        return SourceList(items=[SourceItem.model_validate(turn, from_attributes=True) for turn in found])
 
     @router.post("/corrections")
     async def correct(
@@ -356,7 +356,8 @@ def _add_namespace_routes(router: APIRouter, service: MemoryService) -> None:
     @router.get("/namespace")
     async def show_namespace(namespace: Readable) -> NamespaceItem:
         """Show the size of a namespace."""
-        return NamespaceItem.model_validate(asdict(await run_in_threadpool(service.status, namespace)))
+        status = await run_in_threadpool(service.status, namespace)
+        return NamespaceItem.model_validate(status, from_attributes=True)
 
     @router.delete("/namespace")
     async def erase(

@@ -1,6 +1,7 @@
 """``memory-program serve``: one process, one database, and the doors that its flags open."""
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -22,6 +23,7 @@ from memory_program import __version__
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system, set_models
+from memory_program.bank.archive import import_bm25s
 from memory_program.bank.turn_buffer import SessionRule
 from memory_program.configs.endpoints import Role
 from memory_program.configs.serve_config import ServeConfig
@@ -189,6 +191,8 @@ def serve_memory(config: ServeConfig) -> None:
             f"host={config.doors.host!r} asks for tokens, and there is none: make one with "
             f"memory-program token create --db-url {shlex.quote(config.db_url)} --namespaces NAME"
         )
+    import_bm25s()
+    gc.freeze()  # what a server has imported stays: to look for garbage in it stops every request for 0.1 s
     parts.service.start()
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
     signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))

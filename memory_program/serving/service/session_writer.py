@@ -1,6 +1,7 @@
 """Writes waiting sessions in the background: in order within a namespace, namespaces in parallel."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -112,10 +113,12 @@ class SessionWriter:
         return True
 
     def _run(self) -> None:
-        swept_at = 0.0
+        swept_at = cut_at = -math.inf
         while not self._is_stopping:
             try:
-                self._buffer.cut_idle()
+                if time.monotonic() - cut_at >= self._pace.tick_s:  # not each time that it is woken
+                    cut_at = time.monotonic()
+                    self._buffer.cut_idle()
                 if time.monotonic() - swept_at > 3600:
                     self._buffer.delete_old_requests()
                     swept_at = time.monotonic()
@@ -131,11 +134,11 @@ class SessionWriter:
 
     def _begin_sessions(self) -> None:
         now = time.monotonic()
-        for one in self._buffer.waiting():
-            name, number = one.namespace, one.first_session
+        for one in self._buffer.next_sessions():
+            name, number = one.namespace, one.number
             with self._changed:
                 is_waiting = self._not_before.get(name, 0.0) > now
-                if number is None or name in self._busy or is_waiting or self._is_stopping:
+                if name in self._busy or is_waiting or self._is_stopping:
                     continue
                 if len(self._busy) >= self._pace.threads:
                     return  # those that wait longest come first again, once a thread is free
