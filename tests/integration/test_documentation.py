@@ -62,6 +62,8 @@ COMMANDS = sorted(
     }
 )
 SERVER_PAGE = "docs/serve.md"
+SERVED = [b for b in BLOCKS if b.language == "python" and (b.page == SERVER_PAGE or "MemoryClient" in b.text)]
+"""Blocks that talk to a memory server."""
 EXTRAS = {"bench", "dev", "gpu", "local", "postgres", "ray", "serve", "train"}
 OTHER_PROGRAMS = ("RAY_USAGE_STATS_ENABLED=0 ray ", "cp ", "export ", "mlflow ui ", "rsync ", "sky ", "vllm ")
 """Programs of others, whose flags are not checked here."""
@@ -194,7 +196,7 @@ def test_the_generated_dataset_of_the_readme_is_evaluated(tmp_path):
 
 def test_the_python_of_the_pages_runs(tmp_path, monkeypatch, capsys):
     """The README's example, the bank commands about it, and what the other pages add to it."""
-    pages = [block for block in BLOCKS if block.language == "python" and block.page != SERVER_PAGE]
+    pages = [block for block in BLOCKS if block.language == "python" and block not in SERVED]
     readme, *more = [block.text for block in pages]
     monkeypatch.chdir(tmp_path)
     with ModelServer() as server:
@@ -217,17 +219,18 @@ def test_the_python_of_the_pages_runs(tmp_path, monkeypatch, capsys):
     assert bank_command(looks[0]) == 2  # there is no alice any more
 
 
-def test_the_python_of_the_server_page_runs(tmp_path, monkeypatch, capsys):
+def test_the_python_that_talks_to_a_server_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-own")
-    codes = [block.text for block in BLOCKS if block.language == "python" and block.page == SERVER_PAGE]
+    assert [block.page for block in SERVED] == ["README.md", SERVER_PAGE, SERVER_PAGE]
     database = f"sqlite:///{tmp_path / 'memory.sqlite'}"
     with ModelServer() as server, served(database, server.url, proxy=True) as (address, _):
-        for code in codes:
-            exec(compile(code.replace("http://127.0.0.1:8080", address), SERVER_PAGE, "exec"), {})
+        for block in SERVED:
+            exec(compile(block.text.replace("http://127.0.0.1:8080", address), block.page, "exec"), {})
     shown = capsys.readouterr().out.splitlines()
-    assert shown[0] == "ready"  # the model's reply to any chat
-    assert shown[1].startswith("I adopted a dog from the shelter")
-    assert shown[2].startswith("m1 ")
+    assert shown[0] == "I adopted a dog called Pip."
+    assert shown[1] == "ready"  # the model's reply to any chat
+    assert shown[2].startswith("I adopted a dog from the shelter")
+    assert shown[3].startswith("m1 ")
 
 
 def test_the_configuration_of_an_mcp_client_parses():

@@ -158,12 +158,14 @@ def test_a_conversation_told_through_the_proxy_is_found_in_a_new_one_by_every_do
             for headers in ({}, {"X-Memory": "off"})
         )
         assert with_memory > without + 10  # the model was shown it
-        tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+        word = {"type": "object", "properties": {"word": {"enum": ["dog", "cat"]}}, "required": ["word"]}
+        look = {"name": "look", "parameters": {**word, "additionalProperties": False}}
+        tool = {"type": "function", "function": look}
         forced = {"type": "function", "function": {"name": "look"}}
         through, direct = (
             one.chat.completions.create(
                 **{"model": "smol", "messages": question, "tools": [tool], "tool_choice": forced},
-                **{"max_tokens": 40, "temperature": 0, "extra_headers": {"X-Memory": "off"}},
+                **{"max_tokens": 100, "temperature": 0, "extra_headers": {"X-Memory": "off"}},
             )
             .choices[0]
             .message.tool_calls[0]
