@@ -159,8 +159,7 @@ def main() -> None:
             files=tuple(out / name / f"{name}.jsonl" for name in libraries),
             beside=tuple(out / name for name in own),
             output_dir=out,
-        ),
-        console,
+        )
     )
     print_table(console, traffic_table(benchmark, names))
 

@@ -19,6 +19,9 @@ from memory_program.core.errors import MemoryProgramError
 from memory_program.models.http_engine import NO_KEY, read_key
 
 _ALL = 100_000  # more memories than a conversation has
+_REPLY_TOKENS = (
+    2000  # mem0's default; LangMem has none, and a model that repeats itself would fill its context
+)
 
 
 class LostMemoryError(MemoryProgramError):
@@ -100,7 +103,10 @@ class Mem0(Library):
         store = {"path": str(folder / "qdrant"), "embedding_model_dims": dense.dimension, "on_disk": True}
         self._memory = Memory.from_config(
             {
-                "llm": {"provider": "openai", "config": {**llm, "temperature": 0.0}},
+                "llm": {
+                    "provider": "openai",
+                    "config": {**llm, "temperature": 0.0, "max_tokens": _REPLY_TOKENS},
+                },
                 "embedder": {"provider": "langchain", "config": {"model": _embeddings(dense)}},
                 "vector_store": {"provider": "qdrant", "config": {"collection_name": "memories", **store}},
                 "history_db_path": str(folder / "history.db"),
@@ -146,7 +152,13 @@ class LangMem(Library):
         self._namespace = ("memories", talk.conversation_id)
         self._first_speaker = talk.sessions[0].turns[0].speaker
         self._store = InMemoryStore(index={"dims": dense.dimension, "embed": _embeddings(dense)})
-        model = ChatOpenAI(model=endpoint.model, base_url=endpoint.url, api_key=endpoint.key, temperature=0.0)
+        model = ChatOpenAI(
+            model=endpoint.model,
+            base_url=endpoint.url,
+            api_key=endpoint.key,
+            temperature=0.0,
+            max_tokens=_REPLY_TOKENS,
+        )
         self._manager = create_memory_store_manager(model, namespace=self._namespace, store=self._store)
         self._days: dict[str, date] = {}
         """The day of the session that wrote each live memory last."""
