@@ -296,10 +296,12 @@ def test_two_services_on_one_database_write_each_session_once(url):
     with (
         ModelServer(latency_s=0.05) as server,
         running(url, server.url, SessionRule(max_turns=1)) as one,
-        running(url, server.url) as other,
+        running(url, server.url, SessionRule(max_turns=1)) as other,
     ):
         for number in range(6):
-            one.add("ana", [said(f"I bought bicycle {number} in Lisbon yesterday.", minute=number)])
+            told = said(f"I bought bicycle {number} in Lisbon yesterday.", minute=number)
+            (one, other)[number % 2].add("ana", [told])
+            one.writer.wake()
             other.writer.wake()
         assert one.wait("ana", 30)
         assert other.wait("ana", 30)
