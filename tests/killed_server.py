@@ -27,8 +27,7 @@ from tests.killed_runs import Toll
 from tests.memory_server import MemoryServer
 
 CLIENTS = 5
-NAMESPACES = 40  # a session that was being written at a kill blocks its own for the rest of its lease
-ENDING_SHARE = 0.25
+ENDING_SHARE = 0.1
 _MESSAGES = "/memory/v1/messages"
 _PATIENCE_S = 300.0
 
@@ -45,8 +44,8 @@ class ToldTurn:
 class Tellers:
     """Clients that tell turns from ``__enter__`` to ``__exit__``; ``told`` has all of them by namespace."""
 
-    def __init__(self, url: str, pause_s: float) -> None:
-        self.told: dict[str, list[ToldTurn]] = {f"user-{number}": [] for number in range(NAMESPACES)}
+    def __init__(self, url: str, namespaces: int, pause_s: float) -> None:
+        self.told: dict[str, list[ToldTurn]] = {f"user-{number}": [] for number in range(namespaces)}
         self._url, self._pause_s = url, pause_s
         self._is_over = threading.Event()
         self._pool = ThreadPoolExecutor(CLIENTS)
@@ -98,8 +97,9 @@ class Tellers:
 def server_killed(folder: Path, model_url: str, kills: int, rng: random.Random) -> Toll:
     """Kill a server so often; then compare what is in its database with what it acknowledged."""
     toll, writers = Toll(), set[str]()
-    with MemoryServer(folder, model_url, "--rest", "--session-turns", "4") as server:
-        with Tellers(server.url, pause_s=0.2) as tellers:
+    with MemoryServer(folder, model_url, "--rest", "--session-turns", "8") as server:
+        # a session that was being written at a kill blocks its namespace for the rest of its lease
+        with Tellers(server.url, namespaces=8 + 2 * kills, pause_s=0.1) as tellers:
             for _ in range(kills):
                 before, until = tellers.count, time.monotonic() + _PATIENCE_S
                 while tellers.count < before + 2 * CLIENTS:  # sessions have ended and are being written

@@ -545,6 +545,7 @@ def test_a_killed_server_answers_after_its_restart_from_every_turn_that_it_took(
         assert KEY not in server.log
 
 
+@pytest.mark.timeout(900)  # half a minute on an idle machine
 def test_killed_servers_keep_each_acknowledged_turn_once_and_in_order(tmp_path):
     with ModelServer(latency_s=0.1) as slow:
         toll = server_killed(tmp_path, slow.url, 2, random.Random(0))  # benchmarks/faults.py kills more often
