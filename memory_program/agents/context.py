@@ -110,7 +110,8 @@ class MemoryContext:
         # Every ranking gives its first top_k candidates; packing keeps the best ones that fit.
         limit = self.top_k * len(rankings)
         current, replaced = ([key for key in lines if (key in ended) is old][:limit] for old in (False, True))
-        candidates = [key for key in lines if key in relevant.intersection(current + replaced)]
+        eligible = relevant.intersection(current + replaced)
+        candidates = [key for key in lines if key in eligible]
         shown = pack_to_budget(candidates, self.budget - core_tokens, lines.__getitem__)
         memories = [lines[key] for key in reversed(shown.kept) if isinstance(entries[key], Memory)]
         turns = [entry for key in shown.kept if isinstance(entry := entries[key], ScoredTurn)]
