@@ -1,9 +1,9 @@
 """Compare language models and reply formats on a few fixed sessions: run it to choose a model.
 
-Each model writes the memories of the first sessions of a conversation in each format, and then answers
-questions about the conversation from retrieved turns. A table counts the calls whose replies could be read,
-the tool calls that were refused, repaired or repeated, and the memories that were invented. Nothing is
-recorded.
+Each model writes the memories of the first sessions of a conversation in each format, as specialists or as a
+generalist, and then answers questions about the conversation from retrieved turns. A table counts the calls
+whose replies could be read, the tool calls that were refused, repaired or repeated, and the memories that
+were invented. Nothing is recorded.
 
 Run it with ``python benchmarks/models.py --help``. For example, for a model behind a server of your own::
 
@@ -14,6 +14,7 @@ import sys
 import time
 from dataclasses import dataclass
 from functools import partial
+from typing import get_args
 
 import dspy
 from pydantic import Field
@@ -26,7 +27,7 @@ from locomo.types import Conversation
 from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.groups import DataSettings, SystemSettings
+from memory_program.configs.groups import DataSettings, SystemSettings, WriterMode
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError
 from memory_program.core.parallel import run_parallel
@@ -53,6 +54,9 @@ class Benchmark(Settings):
 
     conversation: str | None = None
     """Id of the conversation; the first one if not given."""
+
+    writer_modes: str = "specialists"
+    """Writers to compare, separated by commas: specialists, generalist."""
 
     sessions: int = Field(default=3, ge=0)
     """Number of sessions to write the memories of."""
@@ -103,16 +107,18 @@ def main() -> None:
     """Read the flags, measure each model in each format, and print the tables."""
     benchmark = parse_flags(Benchmark)
     formats = split_list(check_choices(benchmark.formats, "format", [one.value for one in ReplyFormat]))
+    modes = split_list(check_choices(benchmark.writer_modes, "writer mode", get_args(WriterMode)))
     conversations = load_dataset(benchmark.source, 0).conversations
     named = [c for c in conversations if benchmark.conversation in (None, c.conversation_id)]
     if not named:
         known = ", ".join(c.conversation_id for c in conversations)
         raise ConfigError(f"unknown conversation {benchmark.conversation!r}: choose from {known}")
     talk = named[0]
-    console = Console() if sys.stdout.isatty() else Console(width=150)
+    console = Console() if sys.stdout.isatty() else Console(width=170)
     writer = _table(
         f"Writer: {benchmark.sessions} sessions of {talk.conversation_id}",
-        "calls parsed cut tools refused repaired repeated invented copied memories/s tokens/s seconds/s",
+        "writer calls parsed cut tools refused repaired repeated invented copied "
+        "memories/s tokens/s seconds/s",
     )
     reader = _table(
         f"Reader: retrieved turns, {benchmark.questions} questions", "F1 failures repaired tokens seconds"
@@ -120,14 +126,17 @@ def main() -> None:
     for name in split_list(benchmark.models):
         limiter = AdaptiveLimiter(benchmark.concurrency)
         for reply_format in formats:
-            settings = SystemSettings(reply_format=reply_format, max_reply_tokens=benchmark.max_reply_tokens)
+            options = {"reply_format": reply_format, "max_reply_tokens": benchmark.max_reply_tokens}
+            settings = SystemSettings(**options)
             limit = most_reply_tokens(name, settings.replies.settings())
             lm = language_model(name, api_base=benchmark.api_base, max_tokens=limit, limiter=limiter)
             check_model(lm)
-            if benchmark.sessions:
-                written = write_sessions(talk, settings, lm, benchmark.sessions)
-                _add_row(writer, name, reply_format, *written.row())
-                print(f"\n{name}, {reply_format}: memories", *written.memories, sep="\n  ", file=sys.stderr)
+            for mode in modes if benchmark.sessions else ():
+                by_mode = SystemSettings(**options, writer_mode=mode)
+                written = write_sessions(talk, by_mode, lm, benchmark.sessions)
+                _add_row(writer, name, reply_format, mode, *written.row())
+                told = f"\n{name}, {reply_format}, {mode}: memories"
+                print(told, *written.memories, sep="\n  ", file=sys.stderr)
             if benchmark.questions:
                 _add_row(reader, name, reply_format, *answer_questions(talk, settings, lm, benchmark))
     for table in (writer, reader):

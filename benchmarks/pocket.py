@@ -27,6 +27,7 @@ from rich.table import Table
 
 from locomo.metrics import is_abstention
 from locomo.statistics import clustered_interval
+from locomo.types import WorldQuestionType
 from memory_program.agents.signatures import SPECIALISTS
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import DatasetName
@@ -147,10 +148,14 @@ def _reader_table(answers: Sequence[Json], oracle_answers: Sequence[Json]) -> Ta
     for category in ("all", *sorted({line["category"] for line in answers})):
         cells: list[str] = []
         for lines in (answers, oracle_answers):
-            group = [line for line in lines if category in ("all", line["category"])]
+            group = [line for line in lines if category in (line["category"], _headline(line))]
             cells += (_share(group, _is_right), _share(group, _abstains))
         table.add_row(category, *cells, str(len(group)))
     return table
+
+
+def _headline(answer: Json) -> str:
+    return "" if answer["category"] == WorldQuestionType.EARLIER_STATE else "all"
 
 
 def _is_right(answer: Json) -> bool:

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 from locomo.json_at import JsonAt, reject_duplicates
 from locomo.observations import find_turn_ids, read_observations
-from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question, Session, Turn
+from locomo.types import Category, Conversation, Question, Session, Turn, WorldQuestionType
 
 LOCOMO_DATE_FORMAT = "%I:%M %p on %d %B, %Y"
 """How LoCoMo writes a session's date, for example ``1:56 pm on 8 May, 2023``."""
@@ -103,13 +103,15 @@ def _question(
     asked: JsonAt, conversation_id: str, index: int, turn_ids: Collection[str], dangling: list[str]
 ) -> Question:
     written = asked.required("category")
-    known = {category.value: category for category in Category}
-    if type(written.value) is not int or written.value not in known:  # True is an int, but not a category
-        named = ", ".join(f"{value} ({category.label})" for value, category in known.items())
-        raise written.error("is an unknown category", f"choose from {named}")
-    category = known[written.value]
+    known = {category.value: category for category in (*Category, *WorldQuestionType)}
+    value = written.value
+    if isinstance(value, bool) or not isinstance(value, int | str) or value not in known:
+        named = ", ".join(f"{category.value} ({category.label})" for category in Category)
+        others = ", ".join(repr(kind.value) for kind in WorldQuestionType)
+        raise written.error("is an unknown category", f"choose from {named}, {others}")
+    category = known[value]
     text = asked.required("question").name()
-    is_answerable = category in ANSWERABLE_CATEGORIES
+    is_answerable = category is not Category.ADVERSARIAL
     given = asked.required("answer") if is_answerable else asked.optional("answer")
     answer = None if given is None else given.text_or_number()
     if given is not None and answer == "" and is_answerable:

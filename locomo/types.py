@@ -55,6 +55,18 @@ class Benchmark(StrEnum):
         return not self.is_judged
 
 
+class WorldQuestionType(StrEnum):
+    """Types of questions about generated conversations that LoCoMo does not have."""
+
+    EARLIER_STATE = "earlier-state"
+    """Asks what held at a time before a change. It has a score of its own, and no part in LoCoMo's."""
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files."""
+        return self.value
+
+
 class LongMemEvalType(StrEnum):
     """Types of LongMemEval questions, as the file names them.
 
@@ -190,7 +202,15 @@ _COMPETENCIES: Mapping[MemoryAgentBenchTask, Competency] = {
     MemoryAgentBenchTask.MULTI_HOP_FACTS: Competency.CONFLICT,
 }
 
-QuestionType = Category | LongMemEvalType | PerltqaType | PersonaMemType | BeamAbility | MemoryAgentBenchTask
+QuestionType = (
+    Category
+    | WorldQuestionType
+    | LongMemEvalType
+    | PerltqaType
+    | PersonaMemType
+    | BeamAbility
+    | MemoryAgentBenchTask
+)
 """What a question tests, in the terms of its benchmark: a label for reports, never shown to a reader."""
 
 HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
@@ -336,6 +356,7 @@ class Question:
 
 _BENCHMARKS: Mapping[type, Benchmark] = {
     Category: Benchmark.LOCOMO,
+    WorldQuestionType: Benchmark.LOCOMO,
     LongMemEvalType: Benchmark.LONGMEMEVAL,
     PerltqaType: Benchmark.PERLTQA,
     PersonaMemType: Benchmark.PERSONAMEM,

@@ -89,12 +89,14 @@ def _erase(namespace: str) -> _Call:
     return _Call(method="DELETE", route="namespace", params={"namespace": namespace})
 
 
-def _ask(question: str) -> _Call:
-    return _Call(method="POST", route="ask", content={"question": question})
+def _ask(question: str, as_of: date | None) -> _Call:
+    day = {} if as_of is None else {"as_of": as_of.isoformat()}
+    return _Call(method="POST", route="ask", content={"question": question, **day})
 
 
-def _get(route: str, **params: object) -> _Call:
-    return _Call(method="GET", route=route, params={k: v for k, v in params.items() if v is not None})
+def _get(route: str, *, as_of: date | None = None, **params: object) -> _Call:
+    sent = {**params, "as_of": as_of.isoformat() if as_of else None}
+    return _Call(method="GET", route=route, params={k: v for k, v in sent.items() if v is not None})
 
 
 def _correct(text: str, memory_id: str | None, happened_at: date | None, reason: str) -> _Call:
@@ -165,17 +167,26 @@ class MemoryClient:
         """Add messages; ``end`` ends the session, ``wait`` also waits until it is written."""
         return self._send(_add(messages, end, wait, timeout_s), AddResponse)
 
-    def ask(self, question: str) -> AskResponse:
-        """Ask a question."""
-        return self._send(_ask(question), AskResponse)
+    def ask(self, question: str, *, as_of: date | None = None) -> AskResponse:
+        """Ask a question; with ``as_of`` it is answered from what held on that day."""
+        return self._send(_ask(question, as_of), AskResponse)
 
-    def context(self, query: str) -> ContextResponse:
+    def context(self, query: str, *, as_of: date | None = None) -> ContextResponse:
         """Return what a reader is shown for a question."""
-        return self._send(_get("context", query=query), ContextResponse)
+        return self._send(_get("context", query=query, as_of=as_of), ContextResponse)
 
-    def search(self, query: str, *, kind: Kind | None = None, limit: int = 10, offset: int = 0) -> SearchPage:
+    def search(
+        self,
+        query: str,
+        *,
+        kind: Kind | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: date | None = None,
+    ) -> SearchPage:
         """Find memories by their words, then turns that are not written yet."""
-        return self._send(_get("search", query=query, kind=kind, limit=limit, offset=offset), SearchPage)
+        call = _get("search", query=query, kind=kind, limit=limit, offset=offset, as_of=as_of)
+        return self._send(call, SearchPage)
 
     def memory_page(
         self, *, kind: Kind | None = None, limit: int = 50, cursor: str | None = None
@@ -285,21 +296,26 @@ class AsyncMemoryClient:
         """Add messages; ``end`` ends the session, ``wait`` also waits until it is written."""
         return await self._send(_add(messages, end, wait, timeout_s), AddResponse)
 
-    async def ask(self, question: str) -> AskResponse:
-        """Ask a question."""
-        return await self._send(_ask(question), AskResponse)
+    async def ask(self, question: str, *, as_of: date | None = None) -> AskResponse:
+        """Ask a question; with ``as_of`` it is answered from what held on that day."""
+        return await self._send(_ask(question, as_of), AskResponse)
 
-    async def context(self, query: str) -> ContextResponse:
+    async def context(self, query: str, *, as_of: date | None = None) -> ContextResponse:
         """Return what a reader is shown for a question."""
-        return await self._send(_get("context", query=query), ContextResponse)
+        return await self._send(_get("context", query=query, as_of=as_of), ContextResponse)
 
     async def search(
-        self, query: str, *, kind: Kind | None = None, limit: int = 10, offset: int = 0
+        self,
+        query: str,
+        *,
+        kind: Kind | None = None,
+        limit: int = 10,
+        offset: int = 0,
+        as_of: date | None = None,
     ) -> SearchPage:
         """Find memories by their words, then turns that are not written yet."""
-        return await self._send(
-            _get("search", query=query, kind=kind, limit=limit, offset=offset), SearchPage
-        )
+        call = _get("search", query=query, kind=kind, limit=limit, offset=offset, as_of=as_of)
+        return await self._send(call, SearchPage)
 
     async def memory_page(
         self, *, kind: Kind | None = None, limit: int = 50, cursor: str | None = None

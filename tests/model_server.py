@@ -82,6 +82,9 @@ FAULTS = tuple(b for b in Behaviour if b not in (*_NOT_AT_RANDOM, *_SPECIAL))
 Reply = Callable[[Prompt, int], str]
 """Answers a prompt; the number says how often it was asked before (0 at first)."""
 
+Calls = Callable[[Prompt], Sequence[tuple[str, dict[str, object]]]]
+"""Answers a prompt with tools by calls of them."""
+
 Behave = Callable[[Prompt, int], Behaviour]
 """Chooses what to do with a prompt; the number says how often it was asked before (0 at first)."""
 
@@ -139,6 +142,7 @@ class ModelServer(ServedApp):
     Args:
         behave: Chooses the behaviour per request; None is always competent.
         reply: Answers where the behaviour is the competent one; None leaves it to ``competent_reply``.
+        calls: Answers a request with tools by calls of them, as names and arguments; None answers by text.
         latency_s: How long a reply takes.
         retry_after_s: What ``RATE_LIMIT_WITH_HINT`` asks for.
         hang_s: How long ``HANG`` hangs, unless the client goes away before.
@@ -157,6 +161,7 @@ class ModelServer(ServedApp):
         behave: Behave | None = None,
         *,
         reply: Reply | None = None,
+        calls: Calls | None = None,
         latency_s: float = 0.0,
         retry_after_s: float = 1.0,
         hang_s: float = 60.0,
@@ -174,6 +179,7 @@ class ModelServer(ServedApp):
         self._refuses, self._error, self._models = refuses, error, models
         self._behave = behave or always(Behaviour.COMPETENT)
         self._reply = reply or (lambda prompt, seen: competent_reply(prompt))
+        self._calls = calls
         self._latency_s = latency_s
         self._retry_after_s = retry_after_s
         self._hang_s = hang_s
@@ -224,6 +230,11 @@ class ModelServer(ServedApp):
             if refusal is not None:
                 return refusal
             if behaviour is Behaviour.COMPETENT:
+                if self._calls is not None and body.get("tools"):
+                    text = chat_format({"tool_calls": calls_json(self._calls(prompt))})
+                    whole = _completion(str(body["model"]), prompt, text, "tool_calls")
+                    whole["choices"][0]["message"] |= {"content": None, "tool_calls": native_calls(text)}
+                    return self._send(whole, body)
                 text = self._reply(prompt, seen)
                 return self._send(_completion(str(body["model"]), prompt, text, "stop"), body)
             if behaviour is Behaviour.MISDELIVERED:

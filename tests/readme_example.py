@@ -1,4 +1,4 @@
-"""Run the Python example of the README against the test server: ``python tests/readme_example.py``.
+"""Run the README's example of the program against the test server: ``python tests/readme_example.py``.
 
 It needs the installed package and nothing of this checkout but the test server and the README.
 """
@@ -16,7 +16,8 @@ def main() -> None:
     from tests.model_server import ModelServer
 
     readme = (CHECKOUT / "README.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+    examples = re.findall(r"^```python\n(.*?)^```", readme, flags=re.DOTALL | re.MULTILINE)
+    (code,) = (example for example in examples if "language_model(" in example)
     with ModelServer() as server:
         here = code.replace(
             'language_model("openai/gpt-4.1-mini")', f'language_model("openai/test", api_base="{server.url}")'

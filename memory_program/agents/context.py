@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from memory_program.agents.memory_lines import format_with_date
+from memory_program.agents.earlier_versions import find_earlier_versions
+from memory_program.agents.memory_lines import format_ended, format_with_date
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.budget import count_tokens, pack_to_budget
@@ -59,6 +60,9 @@ class MemoryContext:
     Memories come best last, next to the question: each can be read alone and has its date. Excerpts come in
     the order of the conversation. Items of a ranking that score below ``min_relative_score`` times its best
     are dropped; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
+
+    If the question names an earlier time, up to ``top_k`` memories that held then and were replaced since
+    are shown as well, and as many lines of an earlier core block, each before the day on which it ended.
     """
 
     top_k: int = 10
@@ -69,12 +73,15 @@ class MemoryContext:
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Retrieve, fuse, pack."""
+        earlier = find_earlier_versions(space, queries[0]) if self.with_memories and queries else None
+        bank, index = (earlier.bank, earlier.index) if earlier else (space.bank, space.index)
+        ended = {(True, name): day for name, day in earlier.ended.items()} if earlier else {}
         entries: dict[_Key, Memory | ScoredTurn] = {}
         rankings: list[list[_Key]] = []
         relevant: set[_Key] = set()
         for query in queries:
             if self.with_memories:
-                found = space.index.search(space.bank, query, RANKING_DEPTH)
+                found = index.search(bank, query, RANKING_DEPTH)
                 entries |= {_key(scored.memory): scored.memory for scored in found}
                 rankings.append([_key(scored.memory) for scored in found])
                 relevant |= {_key(s.memory) for s in filter_by_relative_score(found, self.min_relative_score)}
@@ -91,24 +98,31 @@ class MemoryContext:
         for key in order[:RANKING_DEPTH]:
             entry = entries[key]
             lines[key] = format_reader_line(entry)
+            if key in ended:
+                lines[key] = format_ended(lines[key], ended[key])
             sources = entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
             ranked.append(RankedItem(key[1], sources, count_tokens(lines[key] + "\n")))
         # The tightest budgets do not hold all lines of the core block.
         core = pack_to_budget(space.bank.core.splitlines() if self.with_memories else [], self.budget)
+        old_core = earlier.core_lines(queries[0], self.top_k, self.min_relative_score) if earlier else []
+        replaced_core = pack_to_budget(old_core, (self.budget - core.tokens) // 4)
+        core_tokens = core.tokens + replaced_core.tokens
         # Every ranking gives its first top_k candidates; packing keeps the best ones that fit.
-        candidates = [key for key in list(lines)[: self.top_k * len(rankings)] if key in relevant]
-        shown = pack_to_budget(candidates, self.budget - core.tokens, lines.__getitem__)
-        chosen = [entries[key] for key in shown.kept]
-        memories = [entry for entry in reversed(chosen) if isinstance(entry, Memory)]
-        turns = [entry for entry in chosen if isinstance(entry, ScoredTurn)]
+        limit = self.top_k * len(rankings)
+        current, replaced = ([key for key in lines if (key in ended) is old][:limit] for old in (False, True))
+        eligible = relevant.intersection(current + replaced)
+        candidates = [key for key in lines if key in eligible]
+        shown = pack_to_budget(candidates, self.budget - core_tokens, lines.__getitem__)
+        memories = [lines[key] for key in reversed(shown.kept) if isinstance(entries[key], Memory)]
+        turns = [entry for key in shown.kept if isinstance(entry := entries[key], ScoredTurn)]
         turns.sort(key=lambda scored: (scored.session.number, scored.session.turns.index(scored.turn)))
         return ReaderContext(
-            core="\n".join(core.kept) or EMPTY_PLACEHOLDER,
-            memories="\n".join(format_reader_line(memory) for memory in memories) or EMPTY_PLACEHOLDER,
+            core="\n".join([*core.kept, *replaced_core.kept]) or EMPTY_PLACEHOLDER,
+            memories="\n".join(memories) or EMPTY_PLACEHOLDER,
             excerpts="\n".join(format_reader_line(turn) for turn in turns) or EMPTY_PLACEHOLDER,
             ranked=tuple(ranked),
             shown=tuple(name for _, name in shown.kept),
-            tokens=core.tokens + shown.tokens,
+            tokens=core_tokens + shown.tokens,
         )
 
 

@@ -1,6 +1,7 @@
 """Text of memories in prompts, for writers and for readers."""
 
 from collections.abc import Sequence
+from datetime import date
 
 from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.memory import Memory
@@ -20,3 +21,8 @@ def format_with_date(memory: Memory) -> str:
     A causal model has read what happened when it reaches the date, and can keep them together.
     """
     return f"{memory.text} [{format_day(memory.happened_at)}]" if memory.happened_at else memory.text
+
+
+def format_ended(line: str, day: date) -> str:
+    """Write a line that a later one replaced, before the day on which that happened."""
+    return f"{line} (until {format_day(day)})"

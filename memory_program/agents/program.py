@@ -4,6 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from copy import copy
 from dataclasses import replace
+from datetime import date
 from typing import Any
 
 import dspy
@@ -149,6 +150,6 @@ class MemoryProgram(MemorySystem):
         space.log_session(record)
         return record
 
-    def ask(self, space: MemorySpace, question: str) -> Answer:
-        """Answer a question from the core block and the memories."""
-        return self.reader.ask(space, question)
+    def ask(self, space: MemorySpace, question: str, as_of: date | None = None) -> Answer:
+        """Answer a question from the core block and the memories; with ``as_of`` from those of that day."""
+        return self.reader.ask(space if as_of is None else space.at_date(as_of), question)

@@ -12,7 +12,7 @@ import dspy
 from pydantic import BaseModel
 
 from memory_program.agents.tool_schema import describe_tool
-from memory_program.agents.tools import ALL_TOOLS, CORE_TOOLS, MEMORY_TOOLS, READ_TOOLS
+from memory_program.agents.tools import CORE_TOOLS, MEMORY_TOOLS, READ_TOOLS, WRITE_TOOLS
 
 NOT_MENTIONED = "Not mentioned in the conversation"
 """A reader's answer when the memories do not say. The official scorer looks for these words."""
@@ -99,7 +99,7 @@ class WriteAll(dspy.Signature):
     session_date: str = dspy.InputField(desc="when the session took place")
     session: str = dspy.InputField(desc="what was said, one turn a line")
     tool_results: str = dspy.InputField(desc="what your earlier calls returned, if you made any")
-    tool_calls: dspy.ToolCalls = dspy.OutputField(desc=describe_tools(ALL_TOOLS))
+    tool_calls: dspy.ToolCalls = dspy.OutputField(desc=describe_tools(WRITE_TOOLS))
 
 
 class Consolidate(dspy.Signature):

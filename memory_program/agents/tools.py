@@ -403,4 +403,7 @@ MEMORY_TOOLS = ("manage_memory", "delete_memory", "merge_memory", "split_memory"
 CORE_TOOLS = ("edit_core",)
 """The one tool that writes the core block."""
 
-ALL_TOOLS = (*READ_TOOLS, *MEMORY_TOOLS, *CORE_TOOLS)
+WRITE_TOOLS = (*MEMORY_TOOLS, *CORE_TOOLS)
+"""Tools that write anything: those of a generalist."""
+
+ALL_TOOLS = (*READ_TOOLS, *WRITE_TOOLS)

@@ -22,17 +22,17 @@ from memory_program.agents.signatures import (
 )
 from memory_program.agents.tool_schema import ToolOffer
 from memory_program.agents.tools import (
-    ALL_TOOLS,
     CORE_TOOLS,
     MEMORY_TOOLS,
     READ_TOOLS,
+    WRITE_TOOLS,
     MemoryTools,
     Refusal,
     ToolResult,
 )
 from memory_program.bank.budget import count_tokens, fit_memories
-from memory_program.bank.memory import Memory, MemoryKind, Operation, Provenance
-from memory_program.bank.memory_search import filter_by_relative_score
+from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, Operation, Provenance
+from memory_program.bank.memory_search import ScoredMemory, filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, ReplyCounts, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import WriterMode
@@ -106,7 +106,7 @@ class Proposal:
 
 
 class MemoryWriter(dspy.Module):
-    """Four specialists, one per kind of memory, or one generalist with all tools.
+    """Four specialists, one per kind of memory, or one generalist for all kinds.
 
     The specialists run in parallel, each on a fork of the bank before the session. Their operations are
     applied in a fixed order, so that the result does not depend on their speed. A specialist whose call fails
@@ -127,10 +127,11 @@ class MemoryWriter(dspy.Module):
         """Make a writer.
 
         Args:
-            mode: ``specialists``, or ``generalist`` for models that are good with many tools.
+            mode: ``specialists``, or ``generalist``: one call a session instead of four.
             max_turns: the most calls of an agent in a session; from 2 on it has the read tools too.
             memory_budget: the most tokens of the core block and the live memories.
-            related: the most stored memories that an agent is shown: those most similar to any one turn.
+            related: the most stored memories of a kind that an agent is shown: those most similar to any one
+                turn. A generalist is shown what all specialists would be.
             related_floor: memories that score below this share of the best one are not shown. In generated
                 conversations 0.3 keeps all that should change, and drops more than half of the others.
             replies: the format and limit of replies; None for the defaults.
@@ -147,8 +148,8 @@ class MemoryWriter(dspy.Module):
         self.checks_grounding = checks_grounding
         signatures = SPECIALISTS if mode == "specialists" else {"generalist": WriteAll}
         for name, signature in signatures.items():
-            if max_turns > 1 and name not in ("core", "generalist"):
-                signature = with_read_tools(signature, MEMORY_TOOLS)
+            if max_turns > 1 and name != "core":
+                signature = with_read_tools(signature, self._writing_tools(name))
             setattr(self, name, dspy.Predict(signature))
         self.agents = tuple(signatures)
         self.consolidate = dspy.Predict(Consolidate)
@@ -240,9 +241,13 @@ class MemoryWriter(dspy.Module):
 
         Searching with the whole session would rank memories first that share common words with many turns.
         """
-        turns = [turn.line for turn in session.turns]
-        found = space.index.search_any(space.bank, turns, self.related, specialist_memory_kind(name))
-        return [scored.memory for scored in reversed(filter_by_relative_score(found, self.related_floor))]
+        turns, own_kind = [turn.line for turn in session.turns], specialist_memory_kind(name)
+        found: list[ScoredMemory] = []
+        for kind in MEMORY_KINDS if own_kind is None else (own_kind,):  # a generalist sees what all would see
+            of_kind = space.index.search_any(space.bank, turns, self.related, kind)
+            found += filter_by_relative_score(of_kind, self.related_floor)
+        found.sort(key=lambda scored: scored.score, reverse=True)
+        return [scored.memory for scored in reversed(found)]
 
     def propose(self, name: str, space: MemorySpace, session: Session) -> Proposal:
         """Run one agent on its own fork of the space; a failed call is part of its proposal."""
@@ -288,11 +293,12 @@ class MemoryWriter(dspy.Module):
 
     def allowed_tools(self, name: str) -> Sequence[str]:
         """Return the names of an agent's tools."""
-        if name == "generalist":
-            return ALL_TOOLS
-        if name == "core":
-            return CORE_TOOLS
-        return (*READ_TOOLS, *MEMORY_TOOLS) if self.max_turns > 1 else MEMORY_TOOLS
+        names = self._writing_tools(name)
+        return (*READ_TOOLS, *names) if self.max_turns > 1 and name != "core" else names
+
+    @staticmethod
+    def _writing_tools(name: str) -> tuple[str, ...]:
+        return {"core": CORE_TOOLS, "generalist": WRITE_TOOLS}.get(name, MEMORY_TOOLS)
 
     def _consolidate(self, space: MemorySpace, session: Session) -> Proposal:
         """Ask for merges and deletions as long as the memory is over its budget and gets smaller."""

@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -15,9 +16,10 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
 from memory_program.bank.foreign_exports import read_foreign_export, save_foreign_export
 from memory_program.bank.forgetting import forget_namespace
-from memory_program.bank.memory import Memory, Operation, Provenance
+from memory_program.bank.memory import Memory, Operation, Provenance, Validity
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.record_json import space_from_json, space_to_json
+from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
@@ -28,24 +30,32 @@ Db = Annotated[
     str, arg(help="Database of the banks: an SQLAlchemy URL, such as sqlite:///runs/evaluate/banks.sqlite.")
 ]
 Namespace = Annotated[str, arg(help="Name of the bank.")]
+AsOf = Annotated[date | None, arg(help="Use the memories that held on this day (YYYY-MM-DD).")]
 
 
 def show(
     db: Db,
     namespace: Annotated[str | None, arg(help="Name of the bank; without it, all banks are listed.")] = None,
     version: Annotated[int | None, arg(help="Show the bank after this many operations.")] = None,
+    as_of: AsOf = None,
 ) -> None:
-    """List the banks of a database, or the live memories of one bank."""
+    """List the banks of a database, or the live memories of one bank.
+
+    --version gives what was known at a point of the log, --as-of what held on a day by what is known now.
+    """
+    if version is not None and as_of is not None:
+        raise ConfigError(f"version={version} and as_of={as_of} are two times: give one of them")
     if namespace is not None:
-        bank = _load_bank(db, namespace)
+        bank = _load_bank(db, namespace, as_of)
         bank = bank if version is None else bank.at(version)
         if bank.core:
             _print_line(f"core  {bank.core}")
         for memory in bank.live():
             _print_line(_format_memory(memory))
         return
-    if version is not None:
-        raise ConfigError(f"version={version} is of one bank: name it with --namespace")
+    if version is not None or as_of is not None:
+        flag = f"version={version}" if as_of is None else f"as_of={as_of}"
+        raise ConfigError(f"{flag} is of one bank: name it with --namespace")
     with BankStore.open_existing(_check_no_password(db)) as store:
         for name in store.namespaces():
             bank = store.bank(name)
@@ -57,9 +67,10 @@ def search(
     namespace: Namespace,
     query: Annotated[str, arg(help="Words to search for.")],
     top_k: Annotated[int, arg(help="Maximum number of memories to show.")] = 10,
+    as_of: AsOf = None,
 ) -> None:
     """Search the live memories of a bank by their words, best first."""
-    for hit in MemoryIndex().search(_load_bank(db, namespace), query, top_k):
+    for hit in MemoryIndex().search(_load_bank(db, namespace, as_of), query, top_k):
         _print_line(f"{hit.score:6.2f}  {_format_memory(hit.memory)}")
 
 
@@ -68,10 +79,13 @@ def history(
     namespace: Namespace,
     memory: Annotated[str, arg(help="Id of the memory, for example m12; it may be superseded.")],
 ) -> None:
-    """Show the operations that led to a memory, and those that followed from it."""
-    bank = _load_bank(db, namespace)
-    for operation in bank.history(memory):
-        _print_operation(operation, bank.get)
+    """Show the operations that led to a memory, those that followed from it, and when each memory held."""
+    space = _load_space(db, namespace)
+    validity = space.valid_times().memories
+    for operation in space.bank.history(memory):
+        _print_operation(operation, space.bank.get)
+        for created in operation.created:
+            _print_line(f"  {created.memory_id} {_format_validity(validity[created.memory_id])}")
 
 
 def diff(
@@ -234,12 +248,21 @@ def _check_no_password(db: str) -> str:
     return reject_password("db", DATABASE_PASSWORD_SOURCE, db)
 
 
-def _load_bank(db: str, namespace: str) -> MemoryBank:
+def _load_bank(db: str, namespace: str, as_of: date | None = None) -> MemoryBank:
+    if as_of is not None:
+        return _load_space(db, namespace).at_date(as_of).bank
     with BankStore.open_existing(_check_no_password(db)) as store:
         bank = store.bank(namespace)
         if bank.version == 0 and namespace not in store.namespaces():
             raise _unknown_namespace(namespace)
         return bank
+
+
+def _load_space(db: str, namespace: str) -> MemorySpace:
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        if namespace not in store.namespaces():
+            raise _unknown_namespace(namespace)
+        return store.load(namespace)
 
 
 def _unknown_namespace(namespace: str) -> ConfigError:
@@ -248,6 +271,14 @@ def _unknown_namespace(namespace: str) -> ConfigError:
 
 def _format_memory(memory: Memory) -> str:
     return f"{memory.memory_id}  {memory.kind.value}  {memory.line}  ({', '.join(memory.sources)})"
+
+
+def _format_validity(validity: Validity) -> str:
+    begin, end = validity.valid_from or date.min, validity.valid_to
+    if end is not None and end <= begin:
+        return "held on no day"
+    since = "held from the start" if validity.valid_from is None else f"held from {validity.valid_from}"
+    return since if end is None else f"{since} until {end}"
 
 
 def _print_operation(operation: Operation, get: Callable[[str], Memory]) -> None:

@@ -4,7 +4,7 @@ The live memories are a fold over the log. Two snapshots are two versions of one
 prefix, a rollout is a fork; a deleted memory can always be recovered.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -153,6 +153,14 @@ class MemoryBank:
         earlier = self._with_state(self._log.state_at(version), namespace)
         earlier._log = self._log.log_containing(version)
         return earlier
+
+    def with_live(self, memory_ids: Collection[str], core: str) -> "MemoryBank":
+        """Return the bank with other memories live and another core block: to be read, not to be written."""
+        state = self._state.compacted()
+        frozen = state.frozen.with_live([memory_number(memory_id) for memory_id in memory_ids])
+        return self._with_state(
+            replace(state, frozen=frozen, live_count=len(memory_ids), core=core), self.namespace
+        )
 
     def undo(self, count: int = 1) -> "MemoryBank":
         """Return the bank without its last operations. This one keeps them."""

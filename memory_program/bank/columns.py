@@ -85,6 +85,15 @@ class MemoryColumns:
             superseded=superseded or None,
         )
 
+    def with_live(self, numbers: Sequence[int]) -> "MemoryColumns":
+        """Give the same memories, of which only those of these numbers are live."""
+        rows_M, is_live = self.rows_M.copy(), np.zeros(len(self), np.bool_)
+        is_live[np.array(numbers, np.intp) - 1] = True
+        # a live memory, or one that is not made yet, gets the version in which it was made
+        ended = np.maximum(rows_M["superseded"], rows_M["created"])
+        rows_M["superseded"] = np.where(is_live, 0, ended)
+        return MemoryColumns(rows_M, self.texts, self.sources)
+
     def updated(self, changed: Sequence[Memory]) -> "MemoryColumns":
         """Give the columns after some memories were superseded, and new ones were added at the end."""
         by_number = sorted((memory_number(memory.memory_id), memory) for memory in changed)

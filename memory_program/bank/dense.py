@@ -109,10 +109,11 @@ class DenseIndex:
         """Copy the index in O(1); neither copy sees later changes of the other."""
         return copy(self)  # all parts are immutable, and replaced by a change
 
-    def empty_copy(self) -> "DenseIndex":
-        """Make an empty index over the same function."""
+    def empty_copy(self, *, keeps_vectors: bool = False) -> "DenseIndex":
+        """Make an empty index over the same function, with the cached vectors if asked for."""
         copied = copy(self)
-        copied._known = copied._unsaved = Map()
+        if not keeps_vectors:
+            copied._known = copied._unsaved = Map()
         copied._rows = SharedArray(np.zeros((0, self.dimension), dtype=np.float32))
         return copied
 

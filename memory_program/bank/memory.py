@@ -1,7 +1,7 @@
 """Records of memories and of the operations that create and supersede them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
@@ -77,6 +77,23 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
+class Validity:
+    """The days on which a memory held: from ``valid_from`` to the day before ``valid_to``.
+
+    ``valid_from`` is None if nothing says when it began: it counts as always true. ``valid_to`` is None while
+    it holds. A memory that held on no day ends where it begins, or in the year 1.
+    """
+
+    valid_from: date | None
+    valid_to: date | None
+
+    def held_during(self, first: date, last: date) -> bool:
+        """Say whether it held on some day from ``first`` to ``last``."""
+        begin = self.valid_from or date.min
+        return begin <= last and (self.valid_to is None or max(begin, first) < self.valid_to)
+
+
+@dataclass(frozen=True, slots=True)
 class Provenance:
     """The agent that asked for an operation, the session, and the reason."""
 
@@ -113,8 +130,14 @@ def memory_number(memory_id: str) -> int:
     return int(match[1])
 
 
-def operation_to_json(operation: Operation) -> dict[str, Any]:  # Any: a JSON object
-    """Write an operation as a JSON object; ``operation_from_json`` reads it back unchanged."""
+def operation_to_json(
+    operation: Operation, validity: Mapping[str, Validity] | None = None
+) -> dict[str, Any]:  # Any: a JSON object
+    """Write an operation as a JSON object; ``operation_from_json`` reads it back unchanged.
+
+    With ``validity``, by memory id, each memory also says when it held. That is for other programs: it
+    follows from the log and is not read back.
+    """
     return {
         "kind": operation.kind.value,
         "version": operation.version,
@@ -129,10 +152,19 @@ def operation_to_json(operation: Operation) -> dict[str, Any]:  # Any: a JSON ob
                 "text": memory.text,
                 "happened_at": memory.happened_at.isoformat() if memory.happened_at else None,
                 "sources": list(memory.sources),
+                **({} if validity is None else validity_to_json(validity[memory.memory_id])),
             }
             for memory in operation.created
         ],
         "core": operation.core,
+    }
+
+
+def validity_to_json(validity: Validity) -> dict[str, str | None]:
+    """Write the days on which a memory held as JSON."""
+    return {
+        "valid_from": validity.valid_from.isoformat() if validity.valid_from else None,
+        "valid_to": validity.valid_to.isoformat() if validity.valid_to else None,
     }
 
 

@@ -191,6 +191,10 @@ class MemoryIndex:
         fork._lock = threading.Lock()
         return fork
 
+    def empty_copy(self) -> "MemoryIndex":
+        """Make an empty index for another bank, with the same embedding function and its cached vectors."""
+        return MemoryIndex(None if self.dense is None else self.dense.empty_copy(keeps_vectors=True))
+
     def _catch_up(self, bank: MemoryBank) -> None:
         current = bank.fork()  # another thread may write to the bank meanwhile
         since = self._seen.version

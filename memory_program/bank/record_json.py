@@ -71,10 +71,11 @@ def record_from_json(document: str) -> SessionRecord:
 
 def space_to_json(space: MemorySpace) -> dict[str, Any]:  # Any: a JSON object
     """Write a namespace, its log and its sessions; ``space_from_json`` reads it back equal."""
+    validity = space.valid_times().memories
     return {
         "format": NAMESPACE_FORMAT,
         "namespace": space.namespace,
-        "operations": [operation_to_json(operation) for operation in space.bank.operations()],
+        "operations": [operation_to_json(operation, validity) for operation in space.bank.operations()],
         "sessions": [
             {
                 "session": json.loads(session_to_json(ingested.session)),

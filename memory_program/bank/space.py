@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 
 from locomo.types import Session
 from memory_program.bank.archive import Archive
@@ -11,6 +12,7 @@ from memory_program.bank.budget import count_memory_tokens
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.outcomes import SessionRecord
+from memory_program.bank.validity import ValidTimes, find_valid_times
 from memory_program.core.errors import ConflictError, SessionConflictError
 
 _logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class MemorySpace:
         """The ids of the stored sessions."""
         self.snapshot_version = 0
         """The version of the stored snapshot; 0 without one."""
+        self._valid_times: tuple[MemoryBank, int, ValidTimes] | None = None  # of a bank with n sessions
 
     def has_session(self, session: Session) -> bool:
         """Say whether this session was ingested.
@@ -123,6 +126,34 @@ class MemorySpace:
         space = MemorySpace(self.namespace, bank, dense=self.index.dense)
         space.restore(earlier)
         return space
+
+    def valid_times(self) -> ValidTimes:
+        """Return when each memory, and each text of the core block, held; see ``validity``."""
+        bank, cached = self.bank.fork(), self._valid_times
+        if (
+            cached is None
+            or (cached[0].version, cached[1]) != (bank.version, len(self.sessions))
+            or not bank.extends(cached[0])
+        ):
+            days = {name: one.session.date_time.date() for name, one in self.sessions.items()}
+            cached = (bank, len(self.sessions), find_valid_times(bank.operations(), days))
+            self._valid_times = cached
+        return cached[2]
+
+    def at_date(self, day: date) -> "MemorySpace":
+        """Return the space with the memories that held on a day: to be read, not to be written.
+
+        It has the core block of that day, and the sessions up to it. This is valid time: what was told later
+        of an earlier day counts. ``bank.at`` gives what was known at a version.
+        """
+        times = self.valid_times()
+        live = [name for name, validity in times.memories.items() if validity.held_during(day, day)]
+        core = next((text for text, validity in times.cores[::-1] if validity.held_during(day, day)), "")
+        bank = self.bank.with_live(live, core)
+        view = MemorySpace(self.namespace, bank, self.index.empty_copy(), self.index.dense)
+        view.restore([one for one in self.sessions.values() if one.session.date_time.date() <= day])
+        view._valid_times = (view.bank, len(view.sessions), times.until(day))
+        return view
 
     def fork(self) -> "MemorySpace":
         """Copy the space; neither copy sees later changes of the other."""

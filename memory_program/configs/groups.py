@@ -268,8 +268,8 @@ class WriterSettings(SettingsGroup):
     """The agents that write memories."""
 
     writer_mode: WriterMode = "specialists"
-    """Four specialists in parallel, or one generalist with all seven tools. Small models need the
-    narrower prompts of specialists."""
+    """Four specialists in parallel, or one generalist that writes all kinds of memories, with a quarter of
+    the calls: 272 for LoCoMo. Small models need the narrower prompts of specialists."""
 
     writer_max_turns: int = Field(default=1, ge=1)
     """Most calls of a writing agent per session. From 2 on it may search before it writes. 1 is cheapest."""

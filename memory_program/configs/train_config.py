@@ -23,7 +23,6 @@ from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceS
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings
 from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled, trainable_model
-from memory_program.models.reply_settings import ReplyFormat
 
 DEFAULT_GRPO = GRPOSettings(
     num_train_steps=40,
@@ -165,12 +164,6 @@ class TrainConfig(Settings, init=False):
             raise ConfigError(
                 f"temperature={self.trainer.temperature:g} must be 1 with a vLLM server: it reports the "
                 "log-probabilities at temperature 1, and the importance weights are computed from them"
-            )
-        if self.system.replies.reply_format is ReplyFormat.JSON:
-            raise ConfigError(
-                "reply_format='json' cannot be sampled on a vLLM server: it reports the log-probabilities "
-                "within the grammar, and the importance weights need those without it: use --reply-format "
-                "chat, or --sampler local without --sampler-url"
             )
 
     @property

@@ -54,7 +54,7 @@ def load_worlds(source: DataSettings, seed: int) -> list[World]:
     if source.dataset == DatasetName.SAMPLE:
         return sample_worlds()
     if source.dataset == DatasetName.WORLD:
-        return generate_worlds(seed, source.num_worlds, held_out=True)
+        return generate_worlds(seed, source.num_worlds, held_out=True, earlier_states=True)
     return []
 
 

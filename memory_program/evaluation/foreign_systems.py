@@ -3,22 +3,22 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from locomo.types import Conversation, Question, evidence_group
+from locomo.types import Conversation, evidence_group
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.outcomes import Answer, Outcome, RankedItem
+from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.configs.score_config import ScoreConfig
 from memory_program.core.errors import RecordError
 from memory_program.core.json_files import Json, write_json
 from memory_program.evaluation.console import make_console, print_plain
-from memory_program.evaluation.item_records import AnswerRecord
+from memory_program.evaluation.item_records import AnswerRecord, BuildRecord
 from memory_program.evaluation.question_selection import Selection, load_selection
 from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
 from memory_program.evaluation.report.results_json import (
@@ -50,20 +50,52 @@ class _RankedLine(BaseModel):
     tokens: _Count | None = None
 
 
-class _Line(BaseModel):
-    """One line of a file."""
+class _SpentLine(BaseModel):
+    """The usage of a session or a question, and why it failed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    error: str | None = None
+    seconds: _Amount | None = None
+    calls: _Count = 1
+    failed_calls: _Count = 0
+    input_tokens: _Count = 0
+    output_tokens: _Count = 0
+    cost_usd: _Amount | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """The usage; a failed item without a price costs nothing."""
+        return Usage(
+            calls=self.calls,
+            input_tokens=self.input_tokens,
+            output_tokens=self.output_tokens,
+            cost_usd=0.0 if self.cost_usd is None and self.error is not None else self.cost_usd,
+            seconds=self.seconds or 0.0,
+            failed_calls=self.failed_calls,
+        )
+
+    @property
+    def elapsed_s(self) -> float:
+        """The seconds; unknown is no latency of 0 s."""
+        return math.nan if self.seconds is None else self.seconds
+
+
+class _SessionLine(_SpentLine):
+    """The line of a session that the system remembered."""
+
+    conversation_id: str
+    session_id: str
+    operations: _Count
+
+
+class _Line(_SpentLine):
+    """The line of a question."""
 
     question_id: str
     answer: str | None = None
     ranking: list[str | list[str] | _RankedLine] | None = None
-    error: str | None = None
-    seconds: _Amount | None = None
-    calls: _Count = 1
-    input_tokens: _Count = 0
-    output_tokens: _Count = 0
-    cost_usd: _Amount | None = None
+    memories: list[str] = []
 
     @model_validator(mode="after")
     def _check_content(self) -> Self:
@@ -114,6 +146,18 @@ def score_foreign_systems(config: ScoreConfig) -> Json:
     return results
 
 
+@dataclass(frozen=True, slots=True)
+class _ForeignRecords:
+    """The records of a file: answers by question, sessions by conversation and id.
+
+    ``unscored`` are the questions that have a ranking and no answer.
+    """
+
+    answers: dict[str, AnswerRecord]
+    unscored: set[str]
+    builds: dict[tuple[str, str], BuildRecord]
+
+
 def _score_file(path: Path, selection: Selection) -> ScoredSystem:
     """Read the lines of a system and score them."""
     try:
@@ -121,11 +165,11 @@ def _score_file(path: Path, selection: Selection) -> ScoredSystem:
     except OSError as error:
         raise RecordError(f"cannot read {str(path)!r} ({error.strerror}): name a JSONL file") from error
     conversations = {c.conversation_id: c for c in selection.conversations}
-    records, unscored = _read_lines(path, content, selection.questions, conversations)
+    records = _read_lines(path, content, selection)
     scored = []
     for question in selection.questions:
-        item = score_question(question, records.get(question.question_id), {})
-        if question.question_id in unscored:  # a ranking alone is no wrong answer
+        item = score_question(question, records.answers.get(question.question_id), {})
+        if question.question_id in records.unscored:  # a ranking alone is no wrong answer
             item = replace(item, locomo_f1=None, set_f1=None, bleu1=None)
         scored.append(item)
     digest = hashlib.sha256(content).hexdigest()
@@ -142,38 +186,45 @@ def _score_file(path: Path, selection: Selection) -> ScoredSystem:
     retained = {name: system_retained_turns(identity, c, {}) for name, c in conversations.items()}
     places = [(item, item.question.conversation_id) for item in scored]
     diagnoses = tuple(diagnose(item, conversations[name], retained[name]) for item, name in places)
-    return ScoredSystem(SystemRun(identity), tuple(scored), (), {}, diagnoses, ())
+    builds: tuple[BuildRecord | None, ...] = ()
+    if records.builds:  # a file need not tell of sessions; one that tells of some lacks the others
+        named = [
+            (c.conversation_id, session.session_id) for c in conversations.values() for session in c.sessions
+        ]
+        builds = tuple(records.builds.get(name) for name in named)
+    return ScoredSystem(SystemRun(identity), tuple(scored), builds, {}, diagnoses, ())
 
 
-def _read_lines(
-    path: Path, content: bytes, questions: Sequence[Question], conversations: Mapping[str, Conversation]
-) -> tuple[dict[str, AnswerRecord], set[str]]:
-    """Read the records of a file by question, and the questions that have a ranking and no answer."""
-    known = {question.question_id: question for question in questions}
-    for question in questions:  # LongMemEval has one question a history, known by the name of that
+def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRecords:
+    """Read the records of a file."""
+    conversations = {c.conversation_id: c for c in selection.conversations}
+    known = {question.question_id: question for question in selection.questions}
+    for question in selection.questions:  # LongMemEval has one question a history, known by the name of that
         if len(conversations[question.conversation_id].questions) == 1:
             known.setdefault(question.conversation_id, question)
-    records: dict[str, AnswerRecord] = {}
-    unscored = set[str]()
+    read = _ForeignRecords({}, set(), {})
     for number, text in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), start=1):
         if not text.strip():
             continue
         place = f"{path.name}: line {number}"
-        try:
-            line = _Line.model_validate(json.loads(text))
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(map(str, first["loc"])) or "the line"
-            raise RecordError(f"{place}: {where}: {first['msg']}; expected {_EXAMPLE}") from error
-        except (ValueError, RecursionError) as error:
-            raise RecordError(f"{place}: is not JSON ({error}); expected {_EXAMPLE}") from error
+        line = _parse_line(text, place)
+        if isinstance(line, _SessionLine):
+            record = _session_record(line, conversations, place)
+            if (line.conversation_id, line.session_id) in read.builds:
+                raise RecordError(
+                    f"{place}: session {line.session_id!r} of {line.conversation_id!r} has a line before; "
+                    "keep one of them"
+                )
+            read.builds[line.conversation_id, line.session_id] = record
+            continue
         question = known.get(line.question_id)
         if question is None:
+            first = selection.questions[0].question_id
             raise RecordError(
-                f"{place}: question_id={line.question_id!r} is none of the {len(questions)} questions "
-                f"selected; expected ids like {questions[0].question_id!r}, or choose another --split"
+                f"{place}: question_id={line.question_id!r} is none of the {len(selection.questions)} "
+                f"questions selected; expected ids like {first!r}, or choose another --split"
             )
-        if question.question_id in records:
+        if question.question_id in read.answers:
             raise RecordError(
                 f"{place}: question {question.question_id!r} has a line before; keep one of them"
             )
@@ -183,20 +234,42 @@ def _read_lines(
             ranked = tuple(_ranked_item(entry, talk, place) for entry in line.ranking)
             shown = tuple(item.item_id for item in ranked)
         outcome = Outcome.OK if line.error is None else Outcome.ERROR
-        answer = Answer(line.answer or "", outcome, line.error or "", ranked, shown)
+        tokens = sum(count_tokens(memory + "\n") for memory in line.memories)
+        answer = Answer(line.answer or "", outcome, line.error or "", ranked, shown, tokens)
         if line.answer is None:
-            unscored.add(question.question_id)
-        usage = Usage(
-            calls=line.calls,
-            input_tokens=line.input_tokens,
-            output_tokens=line.output_tokens,
-            cost_usd=0.0 if line.cost_usd is None and line.error is not None else line.cost_usd,
-            seconds=line.seconds or 0.0,
+            read.unscored.add(question.question_id)
+        read.answers[question.question_id] = AnswerRecord(
+            f"{path.name}:{number}", question.question_id, answer, line.usage, line.elapsed_s
         )
-        key = f"{path.name}:{number}"
-        elapsed_s = math.nan if line.seconds is None else line.seconds  # unknown, and no latency of 0 s
-        records[question.question_id] = AnswerRecord(key, question.question_id, answer, usage, elapsed_s)
-    return records, unscored
+    return read
+
+
+def _parse_line(text: str, place: str) -> _Line | _SessionLine:
+    try:
+        value = json.loads(text)
+        is_session = isinstance(value, dict) and "session_id" in value
+        return (_SessionLine if is_session else _Line).model_validate(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the line"
+        raise RecordError(f"{place}: {where}: {first['msg']}; expected {_EXAMPLE}") from error
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"{place}: is not JSON ({error}); expected {_EXAMPLE}") from error
+
+
+def _session_record(line: _SessionLine, conversations: Mapping[str, Conversation], place: str) -> BuildRecord:
+    """Make the record of a session; one that failed has the reason."""
+    talk = conversations.get(line.conversation_id)
+    sessions = [session.session_id for session in talk.sessions] if talk is not None else []
+    if line.session_id not in sessions:
+        known = sessions or list(conversations)
+        raise RecordError(
+            f"{place}: session_id={line.session_id!r} of {line.conversation_id!r} is not among the sessions "
+            f"selected; expected names like {known[0]!r}, or choose another --split"
+        )
+    failures = () if line.error is None else (CallFailure("writer", Outcome.ERROR, line.error),)
+    record = SessionRecord(line.session_id, operations=line.operations, failures=failures)
+    return BuildRecord(place, line.conversation_id, line.session_id, "", record, line.usage, line.elapsed_s)
 
 
 def _ranked_item(entry: str | list[str] | _RankedLine, talk: Conversation, place: str) -> RankedItem:

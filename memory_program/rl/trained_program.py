@@ -16,7 +16,6 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.evaluation.scoring.score_signature import read_optimization_data
 from memory_program.evaluation.stages.system_runner import load_program
-from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.training_data import TrainingSplits
 
 PROGRAM_FILE = "program.json"
@@ -39,21 +38,13 @@ def make_program(config: TrainConfig) -> tuple[MemoryProgram, list[str]]:
     """Make the program to train, and say in lines in which formats its models reply, besides chat.
 
     Raises:
-        ConfigError: the saved program does not fit, or a vLLM server is to sample its JSON replies.
+        ConfigError: the saved program does not fit.
     """
     program = make_base_program(config)
     if config.program is not None:
         load_program(program, config.program)
     models = {"writer": config.writer, "reader": config.reader}
     lines = program.choose_reply_formats(config.system.replies.reply_format, models)
-    for part in config.parts if config.samples_on_vllm else ():
-        agent = program.writer if part == "writer" else program.reader
-        if agent.replies.format is ReplyFormat.JSON:
-            raise ConfigError(
-                f"the {part} of the saved program replies as json, which a vLLM server cannot sample for a "
-                "training (it reports the log-probabilities within the grammar): use --reply-format chat, "
-                "or --sampler local without --sampler-url"
-            )
     return program, lines
 
 

@@ -70,9 +70,10 @@ class AddResponse(BaseModel):
 
 
 class AskRequest(_Request):
-    """A question to the memories."""
+    """A question to the memories; with ``as_of`` it is answered from what held on that day."""
 
     question: Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
+    as_of: date | None = None
 
 
 class AskResponse(BaseModel):
@@ -94,13 +95,19 @@ class ContextResponse(BaseModel):
 
 
 class MemoryItem(BaseModel):
-    """A memory. ``sources`` are the ids of the turns that it is from."""
+    """A memory. ``sources`` are the ids of the turns that it is from.
+
+    It held from ``valid_from`` (null: nothing says when it began) to the day before ``valid_to`` (null: it
+    still holds).
+    """
 
     memory_id: str
     kind: Kind
     text: ShownText
     happened_at: date | None
     sources: list[str]
+    valid_from: date | None = None
+    valid_to: date | None = None
 
 
 class MemoryPage(BaseModel):

@@ -14,6 +14,7 @@ from memory_program.worlds.story import StoryTeller
 from memory_program.worlds.vocabulary import Vocabulary
 from memory_program.worlds.world_questions import (
     GoldAnswer,
+    list_earlier_questions,
     list_question_candidates,
     sample_questions,
     to_question,
@@ -84,6 +85,7 @@ def generate_worlds(
     questions_per_session: float = QUESTIONS_PER_SESSION,
     held_out: bool = False,
     coined: float = 0.0,
+    earlier_states: bool = False,
 ) -> list[World]:
     """Make up worlds. The same arguments give the same worlds, in any process.
 
@@ -97,6 +99,7 @@ def generate_worlds(
         held_out: Furnish the worlds with words that no other world ever contains.
         coined: The share of things, foods, jobs and pastimes whose words are made up as well, so that nobody
             learns them by heart.
+        earlier_states: Also ask, after all other questions, about each state that a later one replaced.
 
     Raises:
         WorldError: an argument is out of range.
@@ -112,7 +115,15 @@ def generate_worlds(
         raise WorldError(f"coined={coined!r} must be a share from 0 to 1")
     return [
         _generate_world(
-            seed, index, sessions, turns, facts_per_session, questions_per_session, held_out, coined
+            seed,
+            index,
+            sessions,
+            turns,
+            facts_per_session,
+            questions_per_session,
+            held_out,
+            coined,
+            earlier_states,
         )
         for index in range(conversations)
     ]
@@ -127,6 +138,7 @@ def _generate_world(
     questions_per_session: float,
     held_out: bool,
     coined: float,
+    earlier_states: bool,
 ) -> World:
     name = f"world-{seed}-{index}" + ("-held-out" if held_out else "")
     rng = random.Random(name)  # a string seed goes through SHA-512: the same in every process
@@ -150,6 +162,9 @@ def _generate_world(
         day += timedelta(rng.randint(1, 3) if is_long else rng.randint(2, 18))
     found = list_question_candidates(teller.timeline, speakers, vocabulary, rng, told[-1].date_time.date())
     chosen = sample_questions(found, questions_per_session * len(told), rng)
+    if earlier_states:
+        days = {session.number: session.date_time.date() for session in told}
+        chosen += list_earlier_questions(teller.timeline, days, random.Random(f"{name}:earlier"))
     questions = tuple(to_question(candidate, name, number) for number, candidate in enumerate(chosen))
     return World(
         conversation=Conversation(name, speakers, tuple(told), questions),

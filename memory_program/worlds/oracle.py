@@ -38,7 +38,7 @@ from memory_program.worlds.rendered_prompts import (
 )
 
 _DAY = r"\[(?P<day>\d{1,2} \w+ \d{4})\]"
-_MEMORY_LINE = re.compile(rf"(?P<text>.*?)(?: {_DAY})?")
+_MEMORY_LINE = re.compile(rf"(?P<text>.*?)(?: {_DAY})?(?: \(until \d{{1,2}} \w+ \d{{4}}\))?")
 _EXCERPT_LINE = re.compile(rf"(?:{_DAY} )?(?P<text>.*)")
 
 _Call = dict[str, Any]  # Any: a call's arguments, as a model writes them

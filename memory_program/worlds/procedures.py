@@ -41,6 +41,11 @@ ROUTINE = FactSchema(
         ),
     ),
     correctable_slot="weekday",
+    earlier_question=question(
+        "{weekday}",
+        "On which day did {name} practice {craft} {then}?",
+        "Which day of the week did {name} practice {craft} {then}?",
+    ),
     weight=1.4,
 )
 RECIPE = FactSchema(
@@ -78,6 +83,11 @@ RECIPE = FactSchema(
         ),
     ),
     correctable_slot="third",
+    earlier_question=question(
+        "{first}, {second}, {third}",
+        "What did {name} make {dish} with {then}?",
+        "Which ingredients did {name} make {dish} with {then}?",
+    ),
     weight=1.2,
 )
 SOAKING = FactSchema(
@@ -114,6 +124,11 @@ SOAKING = FactSchema(
         ),
     ),
     correctable_slot="minutes",
+    earlier_question=question(
+        "{minutes}",
+        "How long did {name} soak {ingredient} {then}?",
+        "For how long did {name} soak {ingredient} {then}?",
+    ),
     weight=0.9,
 )
 CALLING = FactSchema(
@@ -150,6 +165,11 @@ CALLING = FactSchema(
         ),
     ),
     correctable_slot="weekday",
+    earlier_question=question(
+        "{weekday}",
+        "On which day did {name} call {person} {then}?",
+        "Which day of the week did {name} call {person} {then}?",
+    ),
 )
 CLEANING = FactSchema(
     name="cleaning",
@@ -197,6 +217,9 @@ RISING = FactSchema(
         ),
     ),
     correctable_slot="clock",
+    earlier_question=question(
+        "{clock}", "What time did {name} get up {then}?", "At what time did {name} get up {then}?"
+    ),
     weight=0.6,
 )
 

@@ -40,6 +40,9 @@ HOME = FactSchema(
         ),
     ),
     correctable_slot="place",
+    earlier_question=question(
+        "{place}", "Where did {name} live {then}?", "In which town did {name} live {then}?"
+    ),
 )
 JOB = FactSchema(
     name="job",
@@ -74,6 +77,9 @@ JOB = FactSchema(
         ),
     ),
     correctable_slot="job",
+    earlier_question=question(
+        "{job}", "What did {name} work as {then}?", "What did {name} do for a living {then}?"
+    ),
 )
 EMPLOYER = FactSchema(
     name="employer",
@@ -108,6 +114,9 @@ EMPLOYER = FactSchema(
         ),
     ),
     correctable_slot="company",
+    earlier_question=question(
+        "{company}", "Which company employed {name} {then}?", "Who was {name}'s employer {then}?"
+    ),
 )
 HOMETOWN = FactSchema(
     name="hometown",

@@ -106,6 +106,11 @@ KEEPS = FactSchema(
         ),
     ),
     correctable_slot="thing",
+    earlier_question=question(
+        "{room}",
+        "Where did {name} keep the {thing} {then}?",
+        "In which room did {name} keep the {thing} {then}?",
+    ),
     weight=2.0,
 )
 HOBBY = FactSchema(
@@ -188,6 +193,11 @@ def _favorite(topic: str, vocabulary: str) -> FactSchema:
             ),
         ),
         correctable_slot="item",
+        earlier_question=question(
+            "{item}",
+            f"What was {{name}}'s favorite {topic} {{then}}?",
+            f"Which {topic} was {{name}}'s favorite {{then}}?",
+        ),
         weight=0.6,
     )
 

@@ -3,12 +3,15 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
+from datetime import date, timedelta
 
-from locomo.types import Category, Question
+from dateutil.relativedelta import relativedelta
+
+from locomo.types import Category, Question, QuestionType, WorldQuestionType
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.facts import Fact, Timeline
 from memory_program.worlds.inferred_answers import implied_questions
+from memory_program.worlds.mentions import format_gold_day
 from memory_program.worlds.vocabulary import Vocabulary
 from memory_program.worlds.world_schema import WHEN, QuestionTemplate, fill_template
 
@@ -29,7 +32,7 @@ class QuestionCandidate:
     """
 
     text: str
-    category: Category
+    category: QuestionType
     answer: str | int
     facts: tuple[Fact, ...]
 
@@ -49,9 +52,9 @@ class GoldAnswer:
 
 def list_question_candidates(
     timeline: Timeline, speakers: tuple[str, str], vocabulary: Vocabulary, rng: random.Random, today: date
-) -> dict[Category, list[QuestionCandidate]]:
+) -> dict[QuestionType, list[QuestionCandidate]]:
     """List the questions that a story which is complete today can answer, by category, each text once."""
-    found: dict[Category, list[QuestionCandidate]] = {category: [] for category in Category}
+    found: dict[QuestionType, list[QuestionCandidate]] = {category: [] for category in Category}
     seen: set[str] = set()
     told = _FactQuestions(timeline, speakers, rng, today)
     implied = (
@@ -65,8 +68,39 @@ def list_question_candidates(
     return found
 
 
+def list_earlier_questions(
+    timeline: Timeline, session_days: Mapping[int, date], rng: random.Random
+) -> list[QuestionCandidate]:
+    """List a question about each state that a later one replaced, at a time when it held.
+
+    That is a month, if it held for a whole one, or else a day. It had been told by then, and what is told of
+    the change says that it came later. Corrections are no changes: what was wrong never held.
+    """
+    found: list[QuestionCandidate] = []
+    for operation in timeline.operations:
+        new, old = timeline.facts[operation.fact_id], timeline.facts.get(operation.supersedes or "")
+        asked = None if old is None else old.schema.earlier_question
+        if old is None or asked is None or old.schema is not new.schema or operation.reason == "corrected":
+            continue
+        told = session_days[old.session_number]
+        events = (fact.when for fact in timeline.facts.values() if fact.evidence == new.evidence)
+        changed = min([session_days[new.session_number], *(when.first for when in events if when)])
+        if changed <= told:
+            continue
+        months = [told.replace(day=1) + relativedelta(months=n) for n in range(1, 25)]
+        whole = [first for first in months if first + relativedelta(months=1) <= changed]
+        if whole:
+            then = f"in {rng.choice(whole):%B %Y}"
+        else:
+            then = f"on {format_gold_day(told + timedelta(rng.randrange((changed - told).days)))}"
+        text = fill_template(rng.choice(asked.texts), {**_question_values(old), "then": then})
+        answer = fill_template(asked.answer, old.slots)
+        found.append(QuestionCandidate(text, WorldQuestionType.EARLIER_STATE, answer, (old,)))
+    return found
+
+
 def sample_questions(
-    found: Mapping[Category, Sequence[QuestionCandidate]], wanted: float, rng: random.Random
+    found: Mapping[QuestionType, Sequence[QuestionCandidate]], wanted: float, rng: random.Random
 ) -> list[QuestionCandidate]:
     """Choose about ``wanted`` questions in LoCoMo's proportions.
 

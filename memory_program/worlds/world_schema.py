@@ -84,8 +84,8 @@ class FactSchema:
     a subject. ``implied_schema`` names a schema that becomes true at the same moment. ``about`` says whose it
     is, where that is not the speaker, and ``bridge_templates`` ask for it by the ``{role}`` that the subject
     has for the speaker. ``reused_slot`` names a slot whose value is often that of an earlier fact.
-    ``correctable_slot`` names the slot that a slip of the tongue hits. A schema of weight 0 is only the
-    consequence of a change.
+    ``correctable_slot`` names the slot that a slip of the tongue hits. ``earlier_question`` asks for what was
+    true ``{then}``, before a change. A schema of weight 0 is only the consequence of a change.
     """
 
     name: str
@@ -106,6 +106,7 @@ class FactSchema:
     about: tuple[RoleReference, ...] = ()
     reused_slot: str | None = None
     correctable_slot: str | None = None
+    earlier_question: QuestionTemplate | None = None
     weight: float = 1.0
 
 

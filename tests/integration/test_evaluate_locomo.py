@@ -1,14 +1,21 @@
 """The main job on the real benchmark: every question, without a model."""
 
 import io
+import json
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
+from dspy.lm15 import Request, Response
 from rich.console import Console
 
-from memory_program.configs.evaluate_config import EvaluateConfig
+from locomo.locomo import load_locomo
+from memory_program.agents.program import MemoryProgram
+from memory_program.agents.writer import MemoryWriter
+from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.sft.observation_expert import expert_of_observations
 
 pytestmark = pytest.mark.dataset
 
@@ -88,3 +95,42 @@ def test_a_split_is_scored_from_the_same_records(finished, locomo_path):
     assert {split: score["n"] for split, score in scores.items()} == {"train": 1157, "val": 190, "test": 639}
     whole = results["systems"]["extractive"]["overall_with_abstention"]["value"]
     assert sum(score["value"] * score["n"] for score in scores.values()) / 1986 == pytest.approx(whole)
+
+
+class CountingEngine:
+    """Hands requests to another engine, and keeps them."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.requests: list[Request] = []
+
+    def __deepcopy__(self, memo: object) -> "CountingEngine":
+        return self
+
+    def complete(self, request: Request) -> Response:
+        self.requests.append(request)
+        return self._engine.complete(request)
+
+
+@pytest.mark.slow
+def test_a_generalist_writes_the_notes_of_all_of_locomo_with_at_most_300_calls(locomo_path, tmp_path):
+    program = MemoryProgram(MemoryWriter("generalist"))
+    engine = CountingEngine(expert_of_observations(program, load_locomo(locomo_path).conversations).engine)
+    config = EvaluateConfig(
+        dataset="locomo",
+        data=locomo_path,
+        systems="memory",
+        mode=Mode.BUILD,
+        writer_model="notes",
+        writer_mode="generalist",
+        output_dir=tmp_path,
+        mlflow=False,
+    )
+
+    def models(name: str, temperature: float) -> dspy.LM:
+        return dspy.LM(name, engine=engine, cache=False, num_retries=0)
+
+    evaluate(config, console=Console(quiet=True), models=models)
+    sessions = [json.loads(line)["record"] for line in (tmp_path / "memory" / "build.jsonl").open()]
+    assert len(sessions) == len(engine.requests) == 272
+    assert sum(session["operations"] for session in sessions) == 2540

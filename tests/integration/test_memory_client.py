@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import openai
 import pytest
@@ -43,6 +43,11 @@ def test_the_client_does_all_that_the_server_can(server):
         assert "Pip" in memory.ask("What is the adopted dog called?").answer
         assert "Pip" in memory.context("adopted dog").memories
         (pip,) = memory.memories()
+        assert (pip.valid_from, pip.valid_to) == (MAY.date(), None)
+        before = MAY.date() - timedelta(1)
+        assert memory.search("dog", as_of=before).items == []
+        assert "Pip" not in memory.context("adopted dog", as_of=before).memories
+        assert "Pip" in memory.ask("What is the adopted dog called?", as_of=MAY.date()).answer
         assert [hit.item_id for hit in memory.search("dog").items] == [pip.memory_id]
         (cat,) = memory.correct("Mara has a cat.", pip.memory_id).operations[0].created
         assert [o.kind for o in memory.history(cat.memory_id)] == ["create", "update"]

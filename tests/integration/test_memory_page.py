@@ -71,6 +71,7 @@ def test_the_page_shows_memories_with_their_history_and_undoes_a_change(browser,
     shown = page.locator("#memory").inner_text()
     assert "Mara: I adopted a dog called Pip in Oslo. D1:1, 2024-05-06T09:00:00" in shown
     assert "create by semantic in session_1" in shown
+    assert "from 2024-05-06" in shown
 
     page.locator("#list button", has_text="Ana likes").click()
     page.locator("#memory h3", has_text="Ana likes").wait_for()

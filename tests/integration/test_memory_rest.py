@@ -118,6 +118,50 @@ def test_a_correction_in_words_is_made_by_the_agents(ask):
     assert any("Max" in memory["text"] for o in done["operations"] for memory in o["created"])
 
 
+def test_answers_as_of_a_day_are_from_what_held_then(ask, server):
+    _, parts = server
+    sessions = [
+        ("2024-05-06", "I moved to a flat in Bergen."),
+        ("2024-07-01", "My sister lives in Rome now."),
+    ]
+    for day, text in sessions:
+        message = {"role": "user", "name": "Mara", "content": text, "time": f"{day}T09:00:00Z"}
+        ok(ask("POST", "messages", messages=[message], params={"wait": "true"}))
+    (namespace,) = [n for n in parts.service.namespaces() if "as_of_a_day" in n]
+    space = parts.service.store.load(namespace)
+    (home,) = [memory for memory in space.bank.live() if "Bergen" in memory.text]
+    draft = Draft("Mara: I moved to a flat in Oslo.", MemoryKind.SEMANTIC)
+    space.bank.update(home.memory_id, draft, Provenance("semantic", "session_2"))
+    parts.service.store.save(space)
+
+    def found(**params):
+        return [hit["text"] for hit in ok(ask("GET", "search", params={"query": "moved", **params}))["items"]]
+
+    assert found() == ["Mara: I moved to a flat in Oslo."]
+    assert found(as_of="2024-06-30") == ["Mara: I moved to a flat in Bergen."]
+    assert found(as_of="2024-01-01") == []
+    context = ok(ask("GET", "context", params={"query": "Who moved to a flat?", "as_of": "2024-06-30"}))
+    assert context["memories"] == "Mara: I moved to a flat in Bergen."
+    earlier = ok(ask("GET", "context", params={"query": "To which flat did Mara move in June 2024?"}))
+    assert "Mara: I moved to a flat in Bergen. (until 1 July 2024)" in earlier["memories"].splitlines()
+    assert "Bergen" in ok(ask("POST", "ask", question="Who moved to a flat?", as_of="2024-06-30"))["answer"]
+    assert "Oslo" in ok(ask("POST", "ask", question="Who moved to a flat?"))["answer"]
+    items = {item["text"]: item for item in ok(ask("GET", "memories"))["items"]}
+    oslo = items["Mara: I moved to a flat in Oslo."]
+    assert (oslo["valid_from"], oslo["valid_to"]) == ("2024-07-01", None)
+    history = ok(ask("GET", f"memories/{oslo['memory_id']}/history"))["items"]
+    assert [(m["valid_from"], m["valid_to"]) for o in history for m in o["created"]] == [
+        ("2024-05-06", "2024-07-01"),
+        ("2024-07-01", None),
+    ]
+    ok(ask("POST", "messages", messages=[{**PIP, "time": "2024-08-01T09:00:00Z"}]))
+    assert "Pip" in ok(ask("GET", "context", params={"query": "dog"}))["excerpts"]
+    assert "Pip" not in ok(ask("GET", "context", params={"query": "dog", "as_of": "2024-07-31"}))["excerpts"]
+    new = ok(ask("POST", "corrections", text="Mara moved to Drammen.", memory_id=oslo["memory_id"]))
+    assert new["operations"][0]["created"][0]["valid_from"] == "2024-07-01"
+    assert ask("GET", "search", params={"query": "moved", "as_of": "soon"}).status_code == 422
+
+
 def test_lists_come_in_pages(ask):
     messages = [{**PIP, "content": f"I adopted a dog called Pip{n} in Oslo."} for n in range(5)]
     ok(ask("POST", "messages", messages=messages, params={"wait": "true"}))

@@ -340,7 +340,7 @@ def test_a_memory_is_corrected_forgotten_and_brought_back(told):
     done = told.correct("ana", first.memory_id, "Mara adopted a cat called Pip.")
     (new,) = done.operations[0]["created"]
     assert new["text"] == "Mara adopted a cat called Pip."
-    assert [o.kind.value for o in told.history("ana", new["memory_id"])] == ["create", "update"]
+    assert [o["kind"] for o in told.history("ana", new["memory_id"])] == ["create", "update"]
     told.forget("ana", [second.memory_id, new["memory_id"]])
     assert not {"cat", "Rome"} & set(" ".join(texts(told, "ana")).replace(".", "").split())
     undone = told.undo("ana")

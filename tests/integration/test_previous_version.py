@@ -13,6 +13,7 @@ import pytest
 from rich.console import Console
 
 from memory_program.bank.__main__ import main as bank_command
+from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.evaluation.evaluation_run import evaluate
@@ -68,6 +69,23 @@ def test_banks_are_listed(folder, capsys):
     namespace = capsys.readouterr().out.split()[0]
     assert bank_command(["list", "--db", url, "--namespace", namespace]) == 0
     assert "m1" in capsys.readouterr().out
+
+
+def test_the_memories_of_old_banks_have_valid_times(folder):
+    with BankStore.open_existing(f"sqlite:///{folder / 'banks.sqlite'}") as store:
+        space = store.load(store.namespaces()[0])
+    days = {one.session.date_time.date() for one in space.sessions.values()}
+    held = space.valid_times().memories
+    assert {memory.memory_id for memory in space.bank.live()} == {
+        n for n, v in held.items() if not v.valid_to
+    }
+    assert all(v.valid_from is not None and v.valid_from <= max(days) for v in held.values())
+    changed = [operation for operation in space.bank.operations() if operation.superseded]
+    assert changed
+    ended = changed[0].superseded[0]
+    assert ended not in space.bank
+    assert ended in space.at_date(held[ended].valid_from).bank
+    assert len(space.at_date(max(days)).bank) == len(space.bank)
 
 
 def test_a_saved_program_is_evaluated(tmp_path):

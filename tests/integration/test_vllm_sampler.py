@@ -15,12 +15,10 @@ from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.backends.vllm_sampler import VllmSampler
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
-from memory_program.rl.trained_program import make_program
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.lora_server import BASE, LoraServer
 from tests.training_samples import student, talk
@@ -215,7 +213,6 @@ def test_an_address_without_a_server_is_an_error(half_taught, tmp_path, address)
     [
         ({"tuning": "full"}, "tuning='full' trains weights that a vLLM server cannot take .* --tuning lora"),
         ({"temperature": 0.7}, "temperature=0.7 must be 1 with a vLLM server"),
-        ({"reply_format": "json"}, "reply_format='json' .* on a vLLM server: .* --reply-format chat"),
     ],
 )
 def test_a_training_that_vllm_cannot_sample_for_is_refused(settings, complaint):
@@ -223,15 +220,3 @@ def test_a_training_that_vllm_cannot_sample_for_is_refused(settings, complaint):
         TrainConfig(sampler="vllm", **settings)
     with pytest.raises(ConfigError, match="an Arbor server samples on its own GPUs"):
         ArborTrainConfig(sampler_url="http://127.0.0.1:8000/v1")
-
-
-def test_a_saved_program_that_replies_as_json_is_not_trained_with_vllm(half_taught, tmp_path):
-    program = MemoryProgram()
-    program.writer.replies = ReplySettings(ReplyFormat.JSON)
-    program.save(str(tmp_path / "program.json"))
-    settings = {"model": f"local:{half_taught}", "program": tmp_path / "program.json", "sampler": "vllm"}
-    with pytest.raises(ConfigError, match=r"the writer .* replies as json, .* --reply-format chat"):
-        make_program(TrainConfig(**settings))
-    make_program(TrainConfig(**settings, target="reader"))  # the writer is frozen
-    chat, _ = make_program(TrainConfig(**settings, reply_format="chat"))
-    assert chat.writer.replies.format is ReplyFormat.CHAT

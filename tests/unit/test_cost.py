@@ -28,6 +28,7 @@ def test_four_specialists_call_four_times_and_a_generalist_once():
     assert four is not None
     assert one is not None
     assert (four.calls, one.calls) == (20, 5)
+    assert four.tokens / 4 < one.tokens < four.tokens / 2  # it is shown and replies what all four would
 
 
 def test_a_build_costs_at_least_its_transcripts():

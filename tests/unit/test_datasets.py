@@ -49,7 +49,8 @@ def test_the_truth_of_the_sample_is_about_its_conversations():
 def test_a_world_is_made_from_its_seed_and_its_signature_says_so():
     config = EvaluateConfig(dataset="world", seed=3, num_worlds=2)
     dataset = load_dataset(config.source, config.seed)
-    assert list(dataset.conversations) == [w.conversation for w in generate_worlds(3, 2, held_out=True)]
+    worlds = generate_worlds(3, 2, held_out=True, earlier_states=True)
+    assert list(dataset.conversations) == [world.conversation for world in worlds]
     assert dataset.version == f"3x2-{dataset.sha256[:8]}"
     other = load_dataset(DataSettings(dataset="world", num_worlds=2), seed=4)
     assert other.sha256 != dataset.sha256

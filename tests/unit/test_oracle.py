@@ -6,7 +6,7 @@ from functools import lru_cache
 import pytest
 
 from locomo.metrics import locomo_f1
-from locomo.types import Category, Question
+from locomo.types import Category, Question, WorldQuestionType
 from memory_program.agents.context import ReaderContext, format_day, format_reader_line
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import (
@@ -66,6 +66,17 @@ def test_its_score_through_the_program_is_near_one():
             scores.append(locomo_f1(answer, gold, question.category))
     assert len(scores) >= 30
     assert sum(scores) / len(scores) > 0.97
+
+
+def test_it_answers_questions_about_earlier_states():
+    (world,) = generate_worlds(9, sessions=(10, 10), earlier_states=True)
+    program, space = MemoryProgram(), MemorySpace("earlier")
+    program.set_lm(oracle_lm([world]))
+    for session in world.conversation.sessions:
+        program.remember(space, session)
+    asked = [q for q in world.conversation.questions if q.category is WorldQuestionType.EARLIER_STATE]
+    assert asked
+    assert [program.ask(space, question.text).text for question in asked] == [q.answer for q in asked]
 
 
 # -- writing ---------------------------------------------------------------------------------------

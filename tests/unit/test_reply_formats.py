@@ -25,7 +25,7 @@ from memory_program.agents.signatures import (
     WriteQuestions,
 )
 from memory_program.agents.tool_schema import ToolOffer, reply_schema
-from memory_program.agents.tools import ALL_TOOLS, CORE_TOOLS, MEMORY_TOOLS
+from memory_program.agents.tools import CORE_TOOLS, MEMORY_TOOLS, WRITE_TOOLS
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome, ReplyCounts
@@ -53,7 +53,7 @@ SCHEMAS = {
     "first session": reply_schema(WriteEpisodic, EPISODIC),
     "one memory": reply_schema(WriteEpisodic, ToolOffer(MEMORY_TOOLS, MemoryKind.EPISODIC, ("m1",))),
     "two memories": reply_schema(WriteEpisodic, ToolOffer(MEMORY_TOOLS, MemoryKind.EPISODIC, ("m1", "m7"))),
-    "generalist": reply_schema(WriteAll, ToolOffer(ALL_TOOLS, None, ("m1",))),
+    "generalist": reply_schema(WriteAll, ToolOffer(WRITE_TOOLS, None, ("m1",))),
     "consolidation": reply_schema(
         Consolidate, ToolOffer(("merge_memory", "delete_memory"), None, ("m1", "m2"))
     ),
@@ -160,7 +160,9 @@ def test_a_json_reply_is_held_to_the_schema_of_what_the_agent_was_shown():
     format_ = lm.script.configs[0].response_format
     assert format_ is not None
     assert (format_["type"], format_["strict"]) == ("json_schema", True)
-    assert format_["schema"] == reply_schema(WriteAll, ToolOffer(ALL_TOOLS, None, ("m1",), has_profile=False))
+    assert format_["schema"] == reply_schema(
+        WriteAll, ToolOffer(WRITE_TOOLS, None, ("m1",), has_profile=False)
+    )
     assert not lm.script.configs[0].stop
     assert '"$defs"' not in lm.requests[0].text  # the schema is sent, not printed
 
@@ -363,7 +365,7 @@ def test_native_calls_are_made_all_of_them():
     assert (record.operations, record.counts, record.failures) == (2, ReplyCounts(), ())
     assert space.bank.core == "Mara has a dog."
     (request,) = endpoint.requests
-    assert [tool.name for tool in request.tools] == list(ALL_TOOLS)
+    assert [tool.name for tool in request.tools] == list(WRITE_TOOLS)
     assert "[[ ## tool_calls ## ]]" not in (request.system or "")
     assert request.config.response_format is None
 

@@ -69,6 +69,34 @@ def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):
     assert found["systems"]["mem0"]["cost_usd"] is None
 
 
+def test_sessions_count_as_the_writing_of_the_system(tmp_path, capsys):
+    talk = sample_worlds()[0].conversation
+    known = {"conversation_id": talk.conversation_id, "seconds": 4.0, "calls": 3, "input_tokens": 500}
+    written = {**known, "session_id": "session_1", "operations": 5, "output_tokens": 40, "failed_calls": 1}
+    failed = {**known, "session_id": "session_2", "operations": 0, "error": "no tool call"}
+    answer = {"question_id": talk.questions[0].question_id, "answer": "x", "memories": ["Ana has a dog."]}
+    flags = ("--conversations", talk.conversation_id)
+    status, out = score(tmp_path, [written, failed, answer], *flags)
+    assert status == 0
+    found = json.loads((out / "results.json").read_text())["systems"]["mem0"]
+    build = found["usage"]["build"]
+    assert (build["calls"], build["failed_calls"], build["input_tokens"], build["output_tokens"]) == (
+        6,
+        1,
+        1000,
+        40,
+    )
+    assert found["memory"]["operations"] == 5
+    assert found["latency"]["seconds"]["session"] == {"p50": 4.0, "p95": 4.0}
+    assert found["failures"]["build"] == {
+        "error": 1,
+        "unparsed": 0,
+        "truncated": 0,
+        "missing": len(talk.sessions) - 2,
+    }
+    assert "no tool call" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -81,6 +109,10 @@ def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):
             "'D99:1' is no turn and no session",
         ),
         ({"question_id": QUESTIONS[0].question_id, "answer": "x", "cost": 1}, "cost: Extra inputs"),
+        (
+            {"conversation_id": QUESTIONS[0].conversation_id, "session_id": "D1", "operations": 1},
+            "is not among the sessions selected; expected names like 'session_1'",
+        ),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named(tmp_path, capsys, line, complaint):

@@ -5,7 +5,7 @@ from itertools import count
 import pytest
 
 from locomo.judge.rubrics import Rubric, Verdict
-from locomo.types import Category, LongMemEvalType, PerltqaType, Question
+from locomo.types import Category, LongMemEvalType, PerltqaType, Question, WorldQuestionType
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, ReplyCounts, SessionRecord
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
@@ -87,6 +87,17 @@ def test_the_headline_is_the_micro_average_of_the_four_answerable_categories():
     assert (summary["abstention"]["value"], summary["abstention"]["n"]) == (0.5, 2)
     overall = summary["overall_with_abstention"]
     assert overall == {**overall, "value": pytest.approx((0.5 + 2 / 3 + 1 + 1 + 0 + 1 + 0) / 7), "n": 7}
+
+
+def test_questions_about_earlier_states_have_a_score_of_their_own():
+    plain = scored("a red kite", "blue")
+    asked = Question("t1", 2, "Question 2?", WorldQuestionType.EARLIER_STATE, "Oslo", ("D1:1",))
+    items = [*plain, score_question(asked, record("Oslo"), {})]
+    summary, without = summarize_system(items, [], RESAMPLING), summarize_system(plain, [], RESAMPLING)
+    assert (summary["earlier_state"]["value"], summary["earlier_state"]["n"]) == (1.0, 1)
+    assert without["earlier_state"]["n"] == 0
+    for key in ("locomo_f1", "abstention", "overall_with_abstention", "bleu1"):
+        assert summary[key] == without[key]
 
 
 def test_set_f1_and_bleu_are_over_questions_that_have_them():

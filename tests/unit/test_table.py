@@ -103,6 +103,17 @@ def test_every_column_fits_120_columns(show):
     assert all(name in text for name in SYSTEMS)
 
 
+def test_questions_about_earlier_states_have_a_column_where_some_were_asked():
+    found = results(**ALL_SYSTEMS)
+    assert "earlier-" not in summary(found)
+    for system in found["systems"].values():
+        system["earlier_state"] = {"value": 0.625, "low": 0.5, "high": 0.75, "n": 8}
+    text = summary(found)
+    assert "earlier-" in text
+    assert text.count("0.625") == len(SYSTEMS)
+    assert max(len(line) for line in text.splitlines() if "missing in judge" not in line) <= 120
+
+
 def test_the_summary_has_a_line_per_system_and_table():
     found = results(memory="red", rag="x")
     found["ceiling"] = results(memory="red kite")["systems"]["memory"]

@@ -9,8 +9,8 @@ from itertools import pairwise
 import pytest
 
 from locomo.benchmark_errors import WorldError
-from locomo.types import Category
-from memory_program.bank.dates.resolve import resolve_date_span
+from locomo.types import Category, WorldQuestionType
+from memory_program.bank.dates.resolve import find_dates, resolve_date_span
 from memory_program.worlds import CATEGORY_SHARES, KINDS, Action, World, generate_worlds, is_held_out
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.consequences import CONSEQUENCES
@@ -511,3 +511,44 @@ def test_memories_are_plain_sentences(worlds: list[World]) -> None:
 def test_arguments_out_of_range_are_refused(arguments: dict[str, object], complaint: str) -> None:
     with pytest.raises(WorldError, match=re.escape(complaint)):
         generate_worlds(1, **arguments)  # type: ignore[arg-type]  # the table mixes types on purpose
+
+
+# -- earlier states ----------------------------------------------------------------------------------
+
+
+def test_questions_about_earlier_states_come_after_all_others_and_change_nothing():
+    plain, asked = generate_worlds(21, 10), generate_worlds(21, 10, earlier_states=True)
+    for world, more in zip(plain, asked, strict=True):
+        count = len(world.conversation.questions)
+        assert more.conversation.sessions == world.conversation.sessions
+        assert more.conversation.questions[:count] == world.conversation.questions
+        added = more.conversation.questions[count:]
+        assert {question.category for question in added} <= {WorldQuestionType.EARLIER_STATE}
+        assert [gold.question_id for gold in more.answers] == [
+            question.question_id for question in more.conversation.questions
+        ]
+
+
+def test_an_earlier_state_held_at_the_time_that_its_question_names():
+    asked, months = 0, 0
+    for world in generate_worlds(21, 30, earlier_states=True):
+        days = {session.number: session.date_time.date() for session in world.conversation.sessions}
+        for question, gold in zip(world.conversation.questions, world.answers, strict=True):
+            if question.category is not WorldQuestionType.EARLIER_STATE:
+                continue
+            (fact,) = (world.facts[fact_id] for fact_id in gold.fact_ids)
+            (change,) = (o for o in world.operations if o.supersedes == fact.fact_id)
+            (found,) = find_dates(question.text, max(days.values()))
+            assert days[fact.session_number] <= found.date_span.first
+            assert found.date_span.last < days[change.session_number]
+            assert change.reason != "corrected"
+            new = world.facts[change.fact_id]
+            events = [f.when.first for f in world.facts.values() if f.evidence == new.evidence and f.when]
+            assert all(found.date_span.last < first for first in events)
+            answer = fact.schema.earlier_question.answer
+            assert fill_template(answer, fact.slots) == question.answer != fill_template(answer, new.slots)
+            assert all(part in fact.text for part in question.answer.split(", "))
+            asked += 1
+            months += not found.date_span.is_day
+    assert asked > 100
+    assert 0 < months < asked

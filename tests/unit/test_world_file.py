@@ -103,3 +103,11 @@ def test_traps_have_no_answer_key_and_others_no_adversarial_one() -> None:
     for asked in json.loads(json.dumps(sample))["qa"]:
         assert ("answer" in asked) == (asked["category"] != 5)
         assert ("adversarial_answer" in asked) == (asked["category"] == 5)
+
+
+def test_questions_about_earlier_states_are_read_back_from_a_file(tmp_path: Path) -> None:
+    conversations = [world.conversation for world in generate_worlds(7, 2, earlier_states=True)]
+    path = tmp_path / "earlier.json"
+    path.write_text(json.dumps(as_locomo_json(conversations)), encoding="utf-8")
+    assert read_conversations(path) == conversations
+    assert any(question.category == "earlier-state" for question in conversations[0].questions)

@@ -11,7 +11,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.writer import MAX_OPERATIONS, MemoryWriter
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import fit_memories
-from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.record_json import record_from_json, record_to_json
 from memory_program.bank.space import MemorySpace
@@ -199,6 +199,29 @@ def test_a_generalist_writes_every_kind_with_one_call():
         MemoryProgram(MemoryWriter(mode="generalist")).remember(space, SESSION)
     assert written(space) == ["episodic: Mara adopted Pip.", "semantic: Pip is a dog."]
     assert space.bank.core == "Mara has a dog."
+
+
+def test_a_generalist_is_shown_what_all_specialists_are():
+    space = MemorySpace("mara")
+    for kind in MEMORY_KINDS:
+        texts = [f"Mara has a {kind.value} dog, number {number}." for number in range(12)]
+        space.bank.create([Draft(text, kind) for text in texts], Provenance("test"))
+    writer = MemoryWriter("generalist")
+    shown = writer.retrieve_related("generalist", space, SESSION)
+    each = [memory for kind in MEMORY_KINDS for memory in writer.retrieve_related(kind, space, SESSION)]
+    assert len(shown) == 30
+    assert {memory.memory_id for memory in shown} == {memory.memory_id for memory in each}
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+def test_a_generalist_may_search_only_if_it_has_a_turn_left_to_use_what_it_found(turns):
+    writer = MemoryWriter("generalist", max_turns=turns)
+    with ScriptedLM([NOTHING]) as lm, dspy.context(lm=lm):
+        writer(space=MemorySpace("mara"), session=SESSION)
+    (request,) = lm.requests
+    assert ("search_memory" in request.system) == ("search_memory" in writer.allowed_tools("generalist"))
+    assert ("search_memory" in request.system) == (turns == 2)
+    assert "edit_core" in request.system
 
 
 def test_operations_over_the_limit_of_a_session_are_refused_and_counted():

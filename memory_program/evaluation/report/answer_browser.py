@@ -5,8 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from locomo.types import Conversation, Question
+from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcomes import Outcome
+from memory_program.bank.validity import find_valid_times
 from memory_program.core.json_files import Json
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import is_wrong
@@ -71,7 +73,7 @@ def build_browser_data(
                 for turn in session.turns
             },
             "banks": {
-                system_name: [operation_to_json(operation) for operation in bank.operations()]
+                system_name: _operations_json(bank, conversation)
                 for system_name, bank in banks.items()
                 if bank is not None
             },
@@ -101,6 +103,13 @@ def build_browser_data(
         "shown": list(id_lists),
     }
     return BrowserData(content, tuple(abridged))
+
+
+def _operations_json(bank: MemoryBank, conversation: Conversation) -> list[Json]:
+    operations = bank.operations()
+    days = {session.session_id: session.date_time.date() for session in conversation.sessions}
+    validity = find_valid_times(operations, days).memories
+    return [operation_to_json(operation, validity) for operation in operations]
 
 
 def gold_answer_text(question: Question) -> str:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from locomo.types import Benchmark, Category
+from locomo.types import Benchmark, Category, WorldQuestionType
 from memory_program.core.json_files import Json
 from memory_program.evaluation.console import print_plain, print_table
 from memory_program.evaluation.scoring.error_types import ErrorType
@@ -218,6 +218,8 @@ def _f1_scores(results: Json) -> dict[str, Json]:
             scores[name]["abstention"] = system["abstention"]
         if is_locomo:
             scores[name]["all five"] = system["overall_with_abstention"]
+        if system.get("earlier_state", {}).get("n"):  # older results have no such questions
+            scores[name][WorldQuestionType.EARLIER_STATE.label] = system["earlier_state"]
     return scores
 
 

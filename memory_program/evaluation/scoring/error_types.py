@@ -7,7 +7,8 @@ A question needs all of its evidence turns. Each is followed from the conversati
   cites no new turn (a rewording). Any other update replaces the content: it cites the old turns and no longer
   carries them. A turn that is shown verbatim carries itself.
 - *Stored.* Carried by a memory of any version; or any turn, if the system may show turns.
-- *Live.* Carried by a memory of the last version; or any turn, if the system may show turns.
+- *Live.* Carried by a memory of the last version, or by an earlier one that the reader was shown; or any
+  turn, if the system may show turns.
 - *Shown.* Carried by a memory or a turn that the reader was shown.
 
 The profile (core block) cites no turns: evidence that is only there counts as never stored.
@@ -143,7 +144,7 @@ def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTur
     answer, evidence = item.record.answer, item.question.evidence
     steps = (
         (ErrorType.NEVER_STORED, kept.stored_turns()),
-        (ErrorType.SUPERSEDED, kept.live_turns()),
+        (ErrorType.SUPERSEDED, kept.live_turns() | kept.shown_turns(answer)),
         (ErrorType.NOT_RETRIEVED, kept.shown_turns(answer)),
     )
     for fault, reached in steps:

@@ -34,6 +34,7 @@ from locomo.types import (
     MemoryAgentBenchTask,
     Question,
     QuestionType,
+    WorldQuestionType,
 )
 from locomo.unspaced_scripts import separate_characters
 from memory_program.bank.outcomes import Outcome, ReplyCounts
@@ -261,6 +262,8 @@ def summarize_system(
         for key in RECALL_KEYS
     }
     unanswerable = [item for item in scored if not item.is_answerable]
+    earlier = [item for item in scored if item.question.category is WorldQuestionType.EARLIER_STATE]
+    categories = [item for item in scored if item.is_headline or not item.is_answerable]
     tokens = [item.tokens for item in scored if item.tokens is not None]
     records = [*scored_records(scored, builds), *replaced]
     stages = usage_by_stage(records)
@@ -273,7 +276,8 @@ def summarize_system(
     return {
         "locomo_f1": mean_by_category(scored, _locomo_f1, resampling, "locomo_f1"),
         "abstention": resampling.mean_interval(unanswerable, _locomo_f1, "abstention"),
-        "overall_with_abstention": resampling.mean_interval(scored, _locomo_f1, "overall"),
+        "overall_with_abstention": resampling.mean_interval(categories, _locomo_f1, "overall"),
+        "earlier_state": resampling.mean_interval(earlier, _locomo_f1, "earlier_state"),
         "set_f1": resampling.mean_interval(scored, lambda item: item.set_f1, "set_f1"),
         "bleu1": mean_by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
         "unscored": sum(item.is_answered and item.locomo_f1 is None for item in scored),

@@ -42,15 +42,16 @@ def estimate_build(
     if not missing or writer is None:
         return None
     transcripts = [count_tokens(s.transcript) for c in conversations for s in c.sessions]
-    agents = _SPECIALISTS if config.system.writer.writer_mode == "specialists" else 1
-    input_tokens = _WRITER_PROMPT + _RELATED_MEMORIES + fmean(transcripts)
+    is_generalist = config.system.writer.writer_mode == "generalist"  # it does the work of all in one call
+    agents, share = (1, _SPECIALISTS) if is_generalist else (_SPECIALISTS, 1)
+    input_tokens = _WRITER_PROMPT + share * _RELATED_MEMORIES + fmean(transcripts)
     calls = (
         missing
         * agents
         * config.system.writer.writer_max_turns
         * (_PHASES if config.build == "two-phase" else 1)
     )
-    return _estimate(config, Role.WRITER, name, writer, calls, input_tokens, _WRITER_REPLY)
+    return _estimate(config, Role.WRITER, name, writer, calls, input_tokens, share * _WRITER_REPLY)
 
 
 def estimate_answers(

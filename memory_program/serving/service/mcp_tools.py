@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from locomo.json_at import INVALID_CHARACTERS
 from memory_program import __version__
-from memory_program.bank.memory import MemoryKind, operation_to_json
+from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.turn_buffer import SpokenTurn
 from memory_program.core.errors import MemoryProgramError
@@ -64,6 +64,7 @@ class _Sender:
 _sender: ContextVar[_Sender] = ContextVar("sender")
 
 Text = Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
+AsOf = Annotated[date | None, Field(description="Use what held on this day, instead of what holds now.")]
 
 
 _READ = ToolAnnotations(read_only_hint=True, open_world_hint=False)
@@ -155,10 +156,10 @@ def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
             return "remembered"
 
     @server.tool(annotations=_READ)
-    async def ask(question: Text) -> str:
+    async def ask(question: Text, as_of: AsOf = None) -> str:
         """Answer a question from what is remembered, in few words."""
         with _errors_as(ToolError):
-            answer = await door.threads.run(partial(service.ask, door.choose(), question))
+            answer = await door.threads.run(partial(service.ask, door.choose(), question, as_of))
         door.metrics.answers.labels(answer.outcome.value).inc()
         if answer.outcome is not Outcome.OK:
             raise ToolError(
@@ -168,11 +169,14 @@ def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
 
     @server.tool(annotations=_READ, description=f"Find memories by their words, best first. {DATA_NOTE}")
     async def search_memory(
-        query: Text, limit: Annotated[int, Field(ge=1, le=50)] = 10, kind: Kind | None = None
+        query: Text,
+        limit: Annotated[int, Field(ge=1, le=50)] = 10,
+        kind: Kind | None = None,
+        as_of: AsOf = None,
     ) -> list[SearchHit]:
         wanted = MemoryKind(kind) if kind is not None else None
         with _errors_as(ToolError):
-            found = await run_in_threadpool(service.search, door.choose(), query, limit, wanted)
+            found = await run_in_threadpool(service.search, door.choose(), query, limit, wanted, as_of)
         return [SearchHit.model_validate(hit, from_attributes=True) for hit in found[:limit]]
 
 
@@ -188,14 +192,15 @@ def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
         kind: Kind | None = None,
     ) -> MemoryPage:
         with _errors_as(ToolError):
-            return memory_page(await run_in_threadpool(service.bank, door.choose()), kind, limit, cursor)
+            namespace = door.choose()
+            return await run_in_threadpool(lambda: memory_page(service.space(namespace), kind, limit, cursor))
 
     @server.tool(annotations=_READ)
     async def history(memory_id: MemoryId) -> list[OperationItem]:
         """Show the operations that led to a memory and followed from it, oldest first."""
         with _errors_as(ToolError):
             operations = await run_in_threadpool(service.history, door.choose(), memory_id)
-        return [OperationItem.model_validate(operation_to_json(operation)) for operation in operations]
+        return [OperationItem.model_validate(operation) for operation in operations]
 
     @server.tool(annotations=_WRITE)
     async def correct(

@@ -163,23 +163,30 @@ class MemoryService:
 
     # -- answers -------------------------------------------------------------------------------------
 
-    def context(self, namespace: str, query: str) -> ReaderContext:
+    # With ``as_of`` they use what held on that day, and the turns said up to it.
+
+    def context(self, namespace: str, query: str, as_of: date | None = None) -> ReaderContext:
         """Build what a reader is shown for a question, without asking a model."""
-        space, waiting = self._with_waiting(namespace)
+        space, waiting = self._with_waiting(namespace, as_of)
         return UnwrittenContext(self._context, waiting).build(space, [query])
 
-    def ask(self, namespace: str, question: str) -> Answer:
+    def ask(self, namespace: str, question: str, as_of: date | None = None) -> Answer:
         """Answer a question from the memories, and from the turns that are not written yet."""
-        space, waiting = self._with_waiting(namespace)
+        space, waiting = self._with_waiting(namespace, as_of)
         reader = copy(self._program.reader)
         reader.context = UnwrittenContext(self._context, waiting)
         return reader.ask(space, question)
 
     def search(
-        self, namespace: str, query: str, limit: int = 10, kind: MemoryKind | None = None
+        self,
+        namespace: str,
+        query: str,
+        limit: int = 10,
+        kind: MemoryKind | None = None,
+        as_of: date | None = None,
     ) -> list[FoundMemory]:
         """Find memories by their words, best first; then turns that are not written yet."""
-        space, waiting = self._with_waiting(namespace)
+        space, waiting = self._with_waiting(namespace, as_of)
         found = [
             FoundMemory(m.memory_id, m.kind, m.text, m.happened_at, m.sources, hit.score)
             for hit in space.index.search(space.bank, query, limit, kind)
@@ -201,17 +208,28 @@ class MemoryService:
             ]
         return found
 
+    def space(self, namespace: str) -> MemorySpace:
+        """Return a namespace as it is stored; it must not be written to, but a fork of it may."""
+        revision = self.store.revision(namespace)
+        with self._spaces_lock:
+            space = self._spaces.get(namespace)
+        if space is None or space.revision != revision:
+            space = self.store.load(namespace)
+            self._keep(space)
+        return space
+
     def bank(self, namespace: str) -> MemoryBank:
         """Return the bank of a namespace, to be read."""
-        return self._space(namespace).bank
+        return self.space(namespace).bank
 
-    def history(self, namespace: str, memory_id: str) -> list[Operation]:
-        """List the operations that led to a memory and followed from it, oldest first.
+    def history(self, namespace: str, memory_id: str) -> list[dict[str, Any]]:
+        """List the operations that led to a memory and followed from it, oldest first, as JSON.
 
         Raises:
             UnknownMemoryError: there is no such memory.
         """
-        return self.bank(namespace).history(memory_id)
+        space = self.space(namespace)
+        return _operations_json(space, space.bank.history(memory_id))
 
     def sources(self, namespace: str, memory_id: str) -> list[SourceTurn]:
         """Return the turns that a memory is from, in their order.
@@ -219,7 +237,7 @@ class MemoryService:
         Raises:
             UnknownMemoryError: there is no such memory.
         """
-        space = self._space(namespace)
+        space = self.space(namespace)
         wanted = set(space.bank.get(memory_id).sources)
         return [
             SourceTurn(
@@ -281,11 +299,11 @@ class MemoryService:
         turn = SpokenTurn("User", f"Correction: {text}", "user", datetime.now(UTC), has_own_time=False)
         added = self.add(namespace, [turn], ends=True, request=request)
         is_written = self.wait(namespace, timeout_s)
-        bank, session = self.bank(namespace), f"session_{added.sessions[-1]}"
+        space, session = self.space(namespace), f"session_{added.sessions[-1]}"
         if not is_written:
-            return BankChange(bank.version, (), is_pending=True)
-        made = [operation for operation in bank.operations() if operation.provenance.session_id == session]
-        return BankChange(bank.version, tuple(map(operation_to_json, made)), added.is_repeated)
+            return BankChange(space.bank.version, (), is_pending=True)
+        made = [o for o in space.bank.operations() if o.provenance.session_id == session]
+        return BankChange(space.bank.version, tuple(_operations_json(space, made)), added.is_repeated)
 
     def forget(
         self,
@@ -322,12 +340,13 @@ class MemoryService:
         if request is not None and (known := self.buffer.response(namespace, request)) is not None:
             return _read_change(known)
         with self._locks.setdefault(namespace, threading.Lock()):
-            bank = self._space(namespace).bank
+            space = self.space(namespace)
+            bank = space.bank
             target = version if version is not None else _version_before_last_change(bank)
             undone = bank.operations(since=bank.at(target).version)
             if not undone:
                 raise MemoryOperationError(f"there is nothing to undo: the bank is at version {bank.version}")
-            done = BankChange(target, tuple(map(operation_to_json, reversed(undone))))
+            done = BankChange(target, tuple(_operations_json(space, undone[::-1])))
             self._keep(self.store.rewind(namespace, target, self._recorder(namespace, request, done)))
         _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)
         return done
@@ -349,16 +368,6 @@ class MemoryService:
 
     # -- inside --------------------------------------------------------------------------------------
 
-    def _space(self, namespace: str) -> MemorySpace:
-        """Return a namespace as it is stored; it must not be written to, but a fork of it may."""
-        revision = self.store.revision(namespace)
-        with self._spaces_lock:
-            space = self._spaces.get(namespace)
-        if space is None or space.revision != revision:
-            space = self.store.load(namespace)
-            self._keep(space)
-        return space
-
     def _keep(self, space: MemorySpace) -> None:
         with self._spaces_lock:
             self._spaces[space.namespace] = space
@@ -366,11 +375,14 @@ class MemoryService:
             while len(self._spaces) > _CACHED_SPACES:
                 self._spaces.popitem(last=False)
 
-    def _with_waiting(self, namespace: str) -> tuple[MemorySpace, list[Session]]:
+    def _with_waiting(self, namespace: str, as_of: date | None = None) -> tuple[MemorySpace, list[Session]]:
         """Return a namespace and what waits in it; a session that is written in between is in one of them."""
         waiting = self.buffer.sessions(namespace)
-        space = self._space(namespace)
-        return space, [session for session in waiting if session.session_id not in space.sessions]
+        space = self.space(namespace)
+        waiting = [session for session in waiting if session.session_id not in space.sessions]
+        if as_of is None:
+            return space, waiting
+        return space.at_date(as_of), [session for session in waiting if session.date_time.date() <= as_of]
 
     def _change(
         self,
@@ -385,10 +397,10 @@ class MemoryService:
             if request is not None and (known := self.buffer.response(namespace, request)) is not None:
                 return _read_change(known)
             with self._locks.setdefault(namespace, threading.Lock()):
-                space = self._space(namespace).fork()
+                space = self.space(namespace).fork()
                 since = space.bank.version
                 change(space.bank, by)
-                operations = tuple(map(operation_to_json, space.bank.operations(since)))
+                operations = tuple(_operations_json(space, space.bank.operations(since)))
                 done = BankChange(space.bank.version, operations)
                 try:
                     self.store.save(space, self._recorder(namespace, request, done))
@@ -419,7 +431,7 @@ class MemoryService:
             AlreadyWrittenError: it does not wait any more.
             ConflictError: somebody else saved the namespace meanwhile.
         """
-        space = self._space(namespace).fork()
+        space = self.space(namespace).fork()
         if session.session_id not in space.sessions:
             record = self._program.remember(space, session)
             failed = [f"{failure.where}: {failure.outcome.value}" for failure in record.failures]
@@ -454,6 +466,11 @@ def _version_before_last_change(bank: MemoryBank) -> int:
     while last and count < len(operations) and operations[-count - 1].provenance.session_id == last:
         count += 1
     return bank.version - count
+
+
+def _operations_json(space: MemorySpace, operations: Sequence[Operation]) -> list[dict[str, Any]]:
+    validity = space.valid_times().memories
+    return [operation_to_json(operation, validity) for operation in operations]
 
 
 def _read_change(known: dict[str, Any]) -> BankChange:  # Any: JSON

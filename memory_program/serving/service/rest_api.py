@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import sha256
 from typing import Annotated, TypeVar
@@ -16,10 +16,10 @@ from fastapi.responses import Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from memory_program.bank.bank import MemoryBank
 from memory_program.bank.forgetting import DeletedRows
-from memory_program.bank.memory import Memory, MemoryKind, memory_number, operation_to_json
+from memory_program.bank.memory import Memory, MemoryKind, Validity, memory_number, validity_to_json
 from memory_program.bank.outcomes import Outcome
+from memory_program.bank.space import MemorySpace
 from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
 from memory_program.core.errors import BusyError, ConfigError, MemoryProgramError, ModelError
 from memory_program.serving.service.api_tokens import Principal
@@ -118,7 +118,7 @@ def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
     return turns
 
 
-def memory_item(memory: Memory) -> MemoryItem:
+def memory_item(memory: Memory, validity: Validity) -> MemoryItem:
     """Write a memory as JSON."""
     return MemoryItem.model_validate(
         {
@@ -127,18 +127,20 @@ def memory_item(memory: Memory) -> MemoryItem:
             "text": memory.text,
             "happened_at": memory.happened_at,
             "sources": list(memory.sources),
+            **validity_to_json(validity),
         }
     )
 
 
-def memory_page(bank: MemoryBank, kind: Kind | None, limit: int, cursor: str | None) -> MemoryPage:
+def memory_page(space: MemorySpace, kind: Kind | None, limit: int, cursor: str | None) -> MemoryPage:
     """Write the live memories after a cursor as JSON."""
+    bank, validity = space.bank, space.valid_times().memories
     after = 0 if cursor is None else memory_number(cursor)
     live = bank.live(MemoryKind(kind) if kind is not None else None)
     rest = [memory for memory in live if memory_number(memory.memory_id) > after]
     page = rest[:limit]
     more = page[-1].memory_id if len(rest) > limit else None
-    items = [memory_item(memory) for memory in page]
+    items = [memory_item(memory, validity[memory.memory_id]) for memory in page]
     return MemoryPage(items=items, next_cursor=more, version=bank.version, profile=bank.core)
 
 
@@ -244,7 +246,7 @@ def _add_conversation_routes(
     @router.post("/ask")
     async def ask(body: AskRequest, namespace: Readable) -> AskResponse:
         """Answer a question from the memories, and from the turns that are not written yet."""
-        answer = await threads.run(lambda: service.ask(namespace, body.question))
+        answer = await threads.run(lambda: service.ask(namespace, body.question, body.as_of))
         metrics.answers.labels(answer.outcome.value).inc()
         if answer.outcome is not Outcome.OK:
             raise ModelError(f"the model gave no usable answer ({answer.outcome.value}): ask again later")
@@ -256,9 +258,9 @@ def _add_conversation_routes(
         )
 
     @router.get("/context")
-    async def show_context(query: Text, namespace: Readable) -> ContextResponse:
+    async def show_context(query: Text, namespace: Readable, as_of: date | None = None) -> ContextResponse:
         """Show what a reader is shown for a question; no model is asked."""
-        shown = await run_in_threadpool(service.context, namespace, query)
+        shown = await run_in_threadpool(service.context, namespace, query, as_of)
         return ContextResponse(
             profile=shown.core, memories=shown.memories, excerpts=shown.excerpts, tokens=shown.tokens
         )
@@ -270,10 +272,11 @@ def _add_conversation_routes(
         kind: Kind | None = None,
         limit: Annotated[int, Query(ge=1, le=50)] = 10,
         offset: Annotated[int, Query(ge=0, le=1000)] = 0,
+        as_of: date | None = None,
     ) -> SearchPage:
         """Find memories by their words, best first, then unwritten turns. No model is asked."""
         wanted = MemoryKind(kind) if kind is not None else None
-        found = await run_in_threadpool(service.search, namespace, query, limit + offset + 1, wanted)
+        found = await run_in_threadpool(service.search, namespace, query, limit + offset + 1, wanted, as_of)
         shown = found[offset : offset + limit]
         hits = [SearchHit.model_validate(hit, from_attributes=True) for hit in shown]
         return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)
@@ -285,7 +288,7 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
         namespace: Readable, kind: Kind | None = None, limit: Limit = 50, cursor: MemoryId | None = None
     ) -> MemoryPage:
         """List the memories in the order of their creation."""
-        return memory_page(await run_in_threadpool(service.bank, namespace), kind, limit, cursor)
+        return await run_in_threadpool(lambda: memory_page(service.space(namespace), kind, limit, cursor))
 
     @router.get("/memories/{memory_id}/history")
     async def show_history(
@@ -296,9 +299,9 @@ def _add_memory_routes(router: APIRouter, service: MemoryService, threads: Model
     ) -> OperationPage:
         """List the operations that led to a memory and followed from it, oldest first."""
         operations = await run_in_threadpool(service.history, namespace, memory_id)
-        rest = [operation for operation in operations if operation.version > cursor]
-        more = str(rest[limit - 1].version) if len(rest) > limit else None
-        items = [OperationItem.model_validate(operation_to_json(operation)) for operation in rest[:limit]]
+        rest = [operation for operation in operations if operation["version"] > cursor]
+        more = str(rest[limit - 1]["version"]) if len(rest) > limit else None
+        items = [OperationItem.model_validate(operation) for operation in rest[:limit]]
         return OperationPage(items=items, next_cursor=more)
 
     @router.get("/memories/{memory_id}/sources")

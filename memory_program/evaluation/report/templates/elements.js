@@ -10,3 +10,10 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 const at = (id) => document.getElementById(id);
+
+// the days on which a memory held, in small print
+const held = ({ valid_from: since, valid_to: until }) => {
+  const isVoid = until && until <= (since ?? "0001-01-01");
+  const text = isVoid ? "held on no day" : [since && `from ${since}`, until && `until ${until}`].filter(Boolean).join(" ");
+  return make("small", {}, text && ` ${text}`);
+};

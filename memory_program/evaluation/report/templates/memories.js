@@ -75,7 +75,7 @@ function operationItem(operation, texts) {
   return make("li", {},
     make("p", {}, `${by}${where}${operation.reason ? `: ${operation.reason}` : ""}`),
     ...operation.superseded.map((id) => make("p", { class: "gone" }, `${id} ${texts.get(id) ?? ""}`)),
-    ...operation.created.map((memory) => make("p", {}, `${memory.memory_id} ${memory.text}`)));
+    ...operation.created.map((memory) => make("p", {}, `${memory.memory_id} ${memory.text}`, held(memory))));
 }
 
 async function showMemory(id) {

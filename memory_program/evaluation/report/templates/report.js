@@ -97,7 +97,7 @@ class View {
         item.append(make("p", { class: "gone" }, make("small", {}, "replaced "), `${id} ${line(old)}`));
       }
       for (const created of operation.created) {
-        item.append(make("p", {}, `${created.memory_id} ${line(created)}`));
+        item.append(make("p", {}, `${created.memory_id} ${line(created)}`, held(created)));
         const turns = created.sources.filter((source) => !before.has(source));
         if (turns.length) item.append(make("ul", {}, ...turns.map((id) => this.turn(id, "li"))));
       }
