@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from locomo.types import Session, Turn
 from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dense import DenseIndex, hybrid_scores
-from memory_program.bank.passages import split_passages
+from memory_program.bank.passages import count_words, split_passages
 from memory_program.bank.stems import find_named, split_words, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
 
@@ -28,6 +28,7 @@ _SESSION_WEIGHT = 0.3
 _WHOLE_TURN_WEIGHT = 0.5
 _SPEAKER_BONUS = 0.2
 _QUESTION_PENALTY = 0.2
+_LENGTH_BONUS, _FULL_LENGTH = 0.3, 40
 
 QUESTION_WORDS = frozenset(
     split_words(
@@ -80,8 +81,10 @@ class Archive:
     but for the mean, which LoCoMo does not have.
 
     With a dense index, a passage has a vector: the weighted mean of those of its own line and of its
-    neighbours'. ``b`` becomes the ``hybrid_scores`` of ``b`` and of the cosines with the query, and passages
-    without a common word can be found. Without a weight of its own, the dense index ranks alone.
+    neighbours'. ``b`` becomes the ``hybrid_scores`` of ``b`` and of the cosines with the query, plus
+    ``0.3 min(1, words / 40)``: short turns, such as "Thanks!", are near to all that their neighbours are near
+    to, and say little. Passages without a common word can be found. Without a weight of its own, the dense
+    index ranks alone.
 
     The first search after a change builds the index, so an archive that is never searched costs nothing. Any
     thread may search.
@@ -179,7 +182,7 @@ class Archive:
             scores = (1 - _WHOLE_TURN_WEIGHT) * scores + _WHOLE_TURN_WEIGHT * whole
         if dense is not None:
             found = np.flatnonzero((scores > 0) | (similarity > 0))
-            scores = hybrid_scores(scores, similarity, dense.weight)
+            scores = hybrid_scores(scores, similarity, dense.weight) + _LENGTH_BONUS * index.lengths
         scores += _SESSION_WEIGHT * index.sessions.scores(content)[index.session_at]
         scores -= _QUESTION_PENALTY * index.is_question
         named = find_named(query, self._speakers)
@@ -266,6 +269,7 @@ class _ArchiveIndex:
             lines = [f"{p.turn.speaker}: {p.part}" if p.part else p.turn.line for p in self.passages]
             self.dense.add(lines[len(self.dense) :])
             self.vectors = _with_neighbours(self.dense.vectors, self.session_at)
+            self.lengths = np.minimum([count_words(line) / _FULL_LENGTH for line in lines], 1.0)
 
 
 def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:

@@ -8,6 +8,7 @@ import numpy as np
 from immutables import Map
 from numpy.typing import ArrayLike, NDArray
 
+from locomo.types import without_day
 from memory_program.bank.postings import SharedArray
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 
@@ -92,7 +93,11 @@ class DenseIndex:
         self._rows = self._rows.extended([self._known[text_digest(text)] for text in texts])
 
     def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Embed queries, shape (queries, dimension), without caching them."""
+        """Embed queries, shape (queries, dimension), without caching them.
+
+        The day on which a question is asked is left out: it would draw the vector towards talk of dates.
+        """
+        queries = [without_day(query) for query in queries]
         batches = [queries[at : at + self._batch_size] for at in range(0, len(queries), self._batch_size)]
         return np.concatenate([self._unit_vectors(self._embed_query, list(batch)) for batch in batches])
 

@@ -357,6 +357,26 @@ def test_a_passage_of_a_long_turn_is_found_by_its_own_meaning():
     assert len(best.excerpt.text) < len(long.turns[0].text) / 1.5
 
 
+def test_of_two_turns_with_one_meaning_the_longer_is_first_in_a_hybrid_search():
+    said = ("Ana: A puppy!", "Ben: A puppy, of our own, since we moved into the house by the lake in May.")
+    short, full = (session(number, line) for number, line in enumerate(said, start=1))
+    query = "Any dog around?"
+    for order in ([short, full], [full, short]):
+        assert ids(dense_archive(*order), query) == ["D2:1", "D1:1"]
+    assert ids(dense_archive(short, full, weight=None), query) == ["D1:1", "D2:1"]
+
+
+def test_the_day_of_a_question_is_not_embedded():
+    embedded = []
+
+    def embed(texts):
+        embedded.extend(texts)
+        return list(map(theme_vector, texts))
+
+    dense_archive(PETS, embed=embed).search("Any dog around? (Today is 8 May 2023.)")
+    assert embedded[-1] == "Any dog around?"
+
+
 def test_an_incremental_dense_archive_equals_a_new_one_and_embeds_each_turn_once():
     embedded = []
 
