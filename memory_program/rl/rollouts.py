@@ -365,9 +365,9 @@ def training_items(
 
     Args:
         group: the group.
-        has_own_logprobs: the reported log-probabilities are those of the sampling distribution, which holds
-            at temperature 1 only. It never holds for a reply that was held to a schema: a server reports
-            those within the grammar, and this process those without it.
+        has_own_logprobs: the reported log-probabilities are those of the sampling distribution. A vLLM
+            server reports these, this process only at temperature 1. They are never used for a reply that was
+            held to a schema: a server reports those within the grammar, and the trainer's are without it.
     """
     items: list[dict[str, Any]] = []
     for sample in group.samples:
