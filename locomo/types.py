@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -363,6 +364,16 @@ _BENCHMARKS: Mapping[type, Benchmark] = {
     BeamAbility: Benchmark.BEAM,
     MemoryAgentBenchTask: Benchmark.MEMORYAGENTBENCH,
 }
+
+
+def without_day(dated_text: str) -> str:
+    """Return a question without the day that ``dated_text`` adds.
+
+    Example:
+        >>> without_day("How long ago? (Today is 8 May 2023.)")
+        'How long ago?'
+    """
+    return re.sub(r" \(Today is \d+ \w+ \d+\.\)$", "", dated_text)
 
 
 def evidence_group(turn_id: str) -> str:

@@ -8,11 +8,15 @@ import numpy as np
 from immutables import Map
 from numpy.typing import ArrayLike, NDArray
 
+from locomo.types import without_day
 from memory_program.bank.postings import SharedArray
 from memory_program.core.errors import ConfigError, EmbeddingMismatchError
 
 EmbeddingFunction = Callable[[list[str]], ArrayLike]
 """A function from texts to one vector each, shape (texts, dimension); a ``dspy.Embedder`` is one."""
+
+TokenFunction = Callable[[list[str]], Sequence[NDArray[np.float32]]]
+"""A function from texts to the unit vectors of their tokens, shape (tokens, dimension) each."""
 
 DENSE_WEIGHT = 1.0
 """The weight of the best cosine beside the best BM25 score."""
@@ -30,7 +34,7 @@ class DenseIndex:
     cache (``remember``, ``unsaved``, ``mark_saved``).
 
     ``weight`` is that of the best cosine in a hybrid score, where the best BM25 score counts 1; None ranks by
-    cosine alone.
+    cosine alone. ``embed_tokens`` is for a second ranking of turns (see ``Archive``).
 
     Embedding raises an EmbeddingMismatchError if the function returns vectors of another shape, or numbers
     that are not finite.
@@ -45,6 +49,7 @@ class DenseIndex:
         *,
         embed_query: EmbeddingFunction | None = None,
         weight: float | None = DENSE_WEIGHT,
+        embed_tokens: TokenFunction | None = None,
     ) -> None:
         """Make an empty index over an embedding function.
 
@@ -55,6 +60,7 @@ class DenseIndex:
             batch_size: The maximum number of texts in one call.
             embed_query: Embeds queries, for models that embed them in another way; by default ``embed``.
             weight: See above.
+            embed_tokens: See above.
 
         Raises:
             ConfigError: the model has no name, or a number is below 1.
@@ -67,6 +73,7 @@ class DenseIndex:
         self.model = model
         self.dimension = dimension
         self.weight = weight
+        self.embed_tokens = embed_tokens
         self._embed, self._embed_query = embed, embed_query or embed
         self._batch_size = batch_size
         self._known: Map[str, NDArray[np.float32]] = Map()
@@ -92,7 +99,11 @@ class DenseIndex:
         self._rows = self._rows.extended([self._known[text_digest(text)] for text in texts])
 
     def embed_queries(self, queries: Sequence[str]) -> NDArray[np.float32]:
-        """Embed queries, shape (queries, dimension), without caching them."""
+        """Embed queries, shape (queries, dimension), without caching them.
+
+        The day on which a question is asked is left out: it would draw the vector towards talk of dates.
+        """
+        queries = [without_day(query) for query in queries]
         batches = [queries[at : at + self._batch_size] for at in range(0, len(queries), self._batch_size)]
         return np.concatenate([self._unit_vectors(self._embed_query, list(batch)) for batch in batches])
 

@@ -13,8 +13,7 @@ _SENTENCE_END = re.compile(r"(?<=[.!?…])\s+|(?<=[。！？])|\n+")
 def split_passages(text: str) -> list[str]:
     """Split a long text after sentences and lines; a shorter one stays as it is.
 
-    A sentence that is longer than a passage is cut between words. Two characters of a script without spaces
-    count as a word.
+    A sentence that is longer than a passage is cut between words.
 
     Example:
         >>> [len(part.split()) for part in split_passages("So it was a day. " * 60)]
@@ -22,14 +21,14 @@ def split_passages(text: str) -> list[str]:
         >>> split_passages("Short. Whole.")
         ['Short. Whole.']
     """
-    if _count_words(text) <= 1.5 * PASSAGE_WORDS:
+    if count_words(text) <= 1.5 * PASSAGE_WORDS:
         return [text]
     passages, current, length = list[str](), list[str](), 0
     for sentence in _SENTENCE_END.split(text):
         said = sentence.split()
         for start in range(0, len(said), PASSAGE_WORDS):
             piece = " ".join(said[start : start + PASSAGE_WORDS])
-            words = _count_words(piece)
+            words = count_words(piece)
             if current and length + words > PASSAGE_WORDS:
                 passages.append(" ".join(current))
                 current, length = [], 0
@@ -38,6 +37,7 @@ def split_passages(text: str) -> list[str]:
     return [*passages, " ".join(current)] if current else passages
 
 
-def _count_words(text: str) -> int:
+def count_words(text: str) -> int:
+    """Count the words of a text; two characters of a script without spaces count as a word."""
     unspaced = 0 if text.isascii() else sum(map(len, UNSPACED_RUN.findall(text)))
     return len(text.split()) + unspaced // 2

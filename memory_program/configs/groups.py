@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings, SettingsGroup, TrackingUri
-from memory_program.models.model_names import embedder_fingerprint
+from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
@@ -228,6 +228,11 @@ class SearchSettings(SettingsGroup):
     dense_weight: float = Field(default=1.0, gt=0, le=10)  # bank.dense has it; numpy is slow, for --help
     """With --retrieval hybrid, the weight of the embedder's score; the score by words has 1."""
 
+    reranker: str | None = None
+    """With --retrieval hybrid or dense, rank the best 30 verbatim turns again by the vectors of their tokens
+    (late interaction): "local:" and a folder or hub id of a sentence-transformers model, which may be that of
+    --embedder."""
+
     @model_validator(mode="after")
     def _check_embedder(self) -> Self:
         chosen = f"--retrieval {self.retrieval}"
@@ -236,14 +241,18 @@ class SearchSettings(SettingsGroup):
                 f"{chosen} needs an embedding model: name one with --embedder, for example "
                 "openai/text-embedding-3-small"
             )
-        uses = {"embedder": ("hybrid", "dense"), "embedder_api_base": ("hybrid", "dense")}
-        for name, rankings in {**uses, "dense_weight": ("hybrid",)}.items():
+        both = dict.fromkeys(("embedder", "embedder_api_base", "reranker"), ("hybrid", "dense"))
+        for name, rankings in {**both, "dense_weight": ("hybrid",)}.items():
             is_set = getattr(self, name) != type(self).model_fields[name].default
             if is_set and self.retrieval not in rankings:
                 raise ConfigError(
                     f"--{name.replace('_', '-')} only applies to --retrieval {' and '.join(rankings)} "
                     f"(got {chosen})"
                 )
+        if self.reranker is not None and (is_bundled(self.reranker) or not is_local(self.reranker)):
+            raise ConfigError(
+                f"--reranker {self.reranker} is no local model: write local: and its folder or hub id"
+            )
         return self
 
     @property
@@ -253,7 +262,10 @@ class SearchSettings(SettingsGroup):
 
     def flags(self) -> dict[str, str]:
         """Give the ranking and its model by the names of their settings; none for BM25."""
-        return {} if self.embedder is None else {"retrieval": self.retrieval, "embedder": self.embedder}
+        if self.embedder is None:
+            return {}
+        reranker = {} if self.reranker is None else {"reranker": self.reranker}
+        return {"retrieval": self.retrieval, "embedder": self.embedder, **reranker}
 
     def for_records(self) -> dict[str, float | str]:
         """Give the settings that a result depends on; none for BM25, the only ranking of version 0.1."""
@@ -261,7 +273,8 @@ class SearchSettings(SettingsGroup):
             return {}
         embedder = embedder_fingerprint(self.embedder)
         weight = {"dense_weight": self.dense_weight} if self.retrieval == "hybrid" else {}
-        return {"retrieval": self.retrieval, "embedder": embedder, **weight}
+        reranker = {} if self.reranker is None else {"reranker": embedder_fingerprint(self.reranker)}
+        return {"retrieval": self.retrieval, "embedder": embedder, **weight, **reranker}
 
 
 class WriterSettings(SettingsGroup):

@@ -47,6 +47,7 @@ def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | No
         api_base=search.embedder_api_base or config.api_base,
         cache_file=config.output_dir / EMBEDDINGS_FILE,
         weight=search.weight,
+        reranker=search.reranker,
     )
 
 

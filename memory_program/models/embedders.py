@@ -10,18 +10,27 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dspy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from memory_program.bank.dense import DENSE_WEIGHT, DenseIndex, EmbeddingFunction, text_digest
+from memory_program.bank.dense import (
+    DENSE_WEIGHT,
+    DenseIndex,
+    EmbeddingFunction,
+    TokenFunction,
+    text_digest,
+)
 from memory_program.core.errors import EmbeddingError, EmbeddingMismatchError, StoreError
 from memory_program.core.extras import name_missing_extra
 from memory_program.models.http_engine import NO_KEY, read_key
 from memory_program.models.litellm_engine import import_litellm
 from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local, model_source
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
 
 EMBEDDER_KEY = "EMBEDDER_API_KEY"
 """The environment variable whose key goes before that of the provider."""
@@ -30,10 +39,16 @@ _MAX_CHARS = 2000  # many models take 512 tokens, and their servers refuse more
 _MAX_RETRIES = 3
 _TIMEOUT_S = 120.0
 _PROBE = "The length of this vector is that of all."
+_KEPT_TEXTS = 4096
 
 
 def load_embedder(
-    name: str, *, api_base: str | None = None, cache_file: Path, weight: float | None = DENSE_WEIGHT
+    name: str,
+    *,
+    api_base: str | None = None,
+    cache_file: Path,
+    weight: float | None = DENSE_WEIGHT,
+    reranker: str | None = None,
 ) -> DenseIndex:
     """Make the empty dense index of an embedding model.
 
@@ -42,6 +57,7 @@ def load_embedder(
         api_base: the address of an OpenAI-compatible server; None is the provider's own.
         cache_file: the SQLite file of its vectors, by model and text. A text in it is never embedded again.
         weight: as of ``DenseIndex``.
+        reranker: ``local:`` and a folder or hub id of a sentence-transformers model for ``embed_tokens``.
 
     Raises:
         EmbeddingError: the model cannot be used; the message names it and its endpoint.
@@ -52,6 +68,7 @@ def load_embedder(
             f"embedder {name!r} is a language model: name an embedding model, for example "
             "openai/text-embedding-3-small"
         )
+    embed_tokens = None if reranker is None else _token_function(reranker)
     model = embedder_fingerprint(name)
     functions = _local_functions(name) if is_local(name) else [partial(_call_endpoint, name, api_base)] * 2
     embed, embed_query = (
@@ -59,7 +76,9 @@ def load_embedder(
         for task, function in zip(("document", "query"), functions, strict=True)
     )
     dimension = len(embed([_PROBE])[0])
-    return DenseIndex(embed, model, dimension, embed_query=embed_query, weight=weight)
+    return DenseIndex(
+        embed, model, dimension, embed_query=embed_query, weight=weight, embed_tokens=embed_tokens
+    )
 
 
 class CachedEmbedding:
@@ -152,16 +171,7 @@ def _local_functions(name: str) -> list[EmbeddingFunction]:
 
     @cache
     def load() -> list[EmbeddingFunction]:
-        with name_missing_extra():
-            from sentence_transformers import SentenceTransformer
-        try:
-            model = SentenceTransformer(str(Path(model_source(name)).expanduser()))
-        except (OSError, ValueError, KeyError, ImportError) as error:
-            said = " ".join(str(error).split())[:300]
-            raise EmbeddingError(
-                f"embedder {name!r} cannot be loaded: {said}; name the folder or the hub id of a "
-                "sentence-transformers or model2vec model after 'local:'"
-            ) from error
+        model = _load_local_model(name)
         return [partial(f, show_progress_bar=False) for f in (model.encode_document, model.encode_query)]
 
     def embed(place: int, texts: list[str]) -> ArrayLike:
@@ -169,3 +179,43 @@ def _local_functions(name: str) -> list[EmbeddingFunction]:
             return load()[place](texts)
 
     return [partial(embed, 0), partial(embed, 1)]
+
+
+def _token_function(name: str) -> TokenFunction:
+    """Return the function of a local model for tokens, and load the model; it keeps what it computed last."""
+    lock, model, known = threading.Lock(), _load_local_model(name), dict[str, NDArray[np.float32]]()
+
+    def embed(texts: list[str]) -> list[NDArray[np.float32]]:
+        with lock:
+            missing = [text for text in dict.fromkeys(texts) if text not in known]
+            if missing:
+                encoded: Any = model.encode(missing, output_value="token_embeddings", show_progress_bar=False)
+                for text, vectors in zip(missing, encoded, strict=True):
+                    rows = vectors.float().cpu().numpy()[1:-1]  # without the marks of the beginning and end
+                    known[text] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+            found = [known[text] for text in texts]
+            while len(known) > _KEPT_TEXTS:
+                del known[next(iter(known))]
+            return found
+
+    try:
+        embed([_PROBE])
+    except (KeyError, AttributeError, ValueError) as error:
+        raise EmbeddingError(
+            f"reranker {name!r} has no vectors of tokens: name a sentence-transformers model that is a "
+            "transformer, for example local:sentence-transformers/all-MiniLM-L6-v2"
+        ) from error
+    return embed
+
+
+def _load_local_model(name: str) -> "SentenceTransformer":
+    with name_missing_extra():
+        from sentence_transformers import SentenceTransformer
+    try:
+        return SentenceTransformer(str(Path(model_source(name)).expanduser()))
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        said = " ".join(str(error).split())[:300]
+        raise EmbeddingError(
+            f"embedder {name!r} cannot be loaded: {said}; name the folder or the hub id of a "
+            "sentence-transformers or model2vec model after 'local:'"
+        ) from error

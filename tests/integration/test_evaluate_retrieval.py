@@ -16,6 +16,7 @@ from memory_program.core.errors import ConfigError, EmbeddingError, EmbeddingMis
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.forget.__main__ import main as forget_command
+from memory_program.models.embedders import load_embedder
 from tests.embedding_server import EmbeddingServer
 from tests.evaluation_samples import write_conversations
 from tests.model_server import ModelServer
@@ -116,6 +117,57 @@ def test_forgetting_a_conversation_deletes_the_vectors_of_a_run(talk, server, tm
     assert not (tmp_path / "run/embeddings.sqlite").exists()
 
 
+def save_tiny_transformer(folder: Path) -> None:
+    """Save an untrained BERT of a few words in the format of sentence-transformers."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+    from transformers import BertConfig, BertModel, BertTokenizerFast
+
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "ana",
+        "ben",
+        "walk",
+        "puppy",
+        "lovely",
+        "any",
+        "dog",
+    ]
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(words))
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
+    transformer = Transformer(str(folder))
+    SentenceTransformer(modules=[transformer, Pooling(8)]).save(str(folder))
+
+
+def test_a_local_model_ranks_again_and_is_recorded(server, talk, tmp_path):
+    pytest.importorskip("sentence_transformers")
+    save_tiny_transformer(tmp_path / "tiny")
+    name = f"local:{tmp_path / 'tiny'}"
+    plain = run(talk, tmp_path / "plain", **with_server(server))
+    systems = run(talk, tmp_path / "run", **with_server(server), reranker=name)
+    assert f"|reranker:{name}@" in systems["extractive"]["signature"]
+    assert "reranker" not in plain["extractive"]["signature"]
+    keys = {
+        json.loads(line)["key"]
+        for folder in ("plain", "run")
+        for line in (tmp_path / folder / "extractive/answers.jsonl").read_text().splitlines()
+    }
+    assert len(keys) == 2  # answers with and without it are different records
+    dense = load_embedder(name, cache_file=tmp_path / "vectors.sqlite", reranker=name)
+    assert dense.embed_tokens is not None
+    once, twice = dense.embed_tokens(["Any dog", "Any dog"])
+    assert once.shape == (2, 8)
+    assert np.linalg.norm(once, axis=1) == pytest.approx(1)
+    assert (once == twice).all()
+
+
 def test_a_local_folder_embeds_in_this_process(talk, tmp_path):
     pytest.importorskip("sentence_transformers")
     from sentence_transformers import SentenceTransformer
@@ -134,6 +186,8 @@ def test_a_local_folder_embeds_in_this_process(talk, tmp_path):
     systems = run(talk, tmp_path / "run", retrieval="hybrid", embedder=f"local:{tmp_path / 'tiny'}")
     assert ranked(tmp_path / "run")[0] == "D1:1"
     assert f"embedder:local:{tmp_path / 'tiny'}@" in systems["extractive"]["signature"]
+    with pytest.raises(EmbeddingError, match="has no vectors of tokens"):
+        load_embedder("openai/x", cache_file=tmp_path / "v.sqlite", reranker=f"local:{tmp_path / 'tiny'}")
 
 
 @pytest.mark.parametrize(
@@ -141,6 +195,11 @@ def test_a_local_folder_embeds_in_this_process(talk, tmp_path):
     [
         ({"retrieval": "hybrid"}, "--retrieval hybrid needs an embedding model: name one with --embedder"),
         ({"embedder": "openai/x"}, "--embedder only applies to --retrieval hybrid and dense"),
+        ({"reranker": "local:x"}, "--reranker only applies to --retrieval hybrid and dense"),
+        (
+            {"retrieval": "dense", "embedder": "openai/x", "reranker": "openai/x"},
+            "--reranker openai/x is no local model",
+        ),
         (
             {"retrieval": "dense", "embedder": "openai/x", "dense_weight": 2.0},
             "--dense-weight only applies to --retrieval hybrid",

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -318,8 +319,8 @@ def test_answers_that_were_read_from_whole_long_turns_are_asked_again(tmp_path, 
 # -- by meaning ----------------------------------------------------------------------------------
 
 
-def dense_archive(*sessions, weight=0.5, embed=lambda texts: list(map(theme_vector, texts))):
-    archive = Archive(DenseIndex(embed, "themes", 4, weight=weight))
+def dense_archive(*sessions, embed=lambda texts: list(map(theme_vector, texts)), weight=0.5, **options):
+    archive = Archive(DenseIndex(embed, "themes", 4, weight=weight, **options))
     archive.add_sessions(sessions)
     return archive
 
@@ -355,6 +356,46 @@ def test_a_passage_of_a_long_turn_is_found_by_its_own_meaning():
     assert best.turn.turn_id == "D1:1"
     assert "music" in best.excerpt.text
     assert len(best.excerpt.text) < len(long.turns[0].text) / 1.5
+
+
+def test_of_two_turns_with_one_meaning_the_longer_is_first_in_a_hybrid_search():
+    said = ("Ana: A puppy!", "Ben: A puppy, of our own, since we moved into the house by the lake in May.")
+    short, full = (session(number, line) for number, line in enumerate(said, start=1))
+    query = "Any dog around?"
+    for order in ([short, full], [full, short]):
+        assert ids(dense_archive(*order), query) == ["D2:1", "D1:1"]
+    assert ids(dense_archive(short, full, weight=None), query) == ["D1:1", "D2:1"]
+
+
+def test_the_day_of_a_question_is_not_embedded():
+    embedded = []
+
+    def embed(texts):
+        embedded.extend(texts)
+        return list(map(theme_vector, texts))
+
+    dense_archive(PETS, embed=embed).search("Any dog around? (Today is 8 May 2023.)")
+    assert embedded[-1] == "Any dog around?"
+
+
+def list_word_vectors(texts):
+    """Return a unit vector for each word of each text; words without a theme share one."""
+    vectors = [np.array([theme_vector(word) for word in text.split()]).reshape(-1, 4) for text in texts]
+    return [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in vectors]
+
+
+def test_tokens_rank_the_best_turns_again_and_see_their_neighbours():
+    themes = "Ana: A puppy at the sea with music.", "Ana: A dog.", "Ben: Piano, and a puppy.", "Ben: Is it?"
+    talk = [session(number, line) for number, line in enumerate(themes, start=1)]
+    talk.append(session(5, "Ana: The sea.", "Ben: Is it?"))
+    plain, reranked = (dense_archive(*talk, weight=None, embed_tokens=f) for f in (None, list_word_vectors))
+    before = {hit.turn.turn_id: hit.score for hit in plain.search("dog piano sea")}
+    found = reranked.search("dog piano sea")
+    scores = {hit.turn.turn_id: hit.score - before[hit.turn.turn_id] for hit in found}
+    assert scores["D1:1"] == pytest.approx(0.4)  # each word of the query has its like
+    assert scores["D1:1"] > scores["D3:1"] > scores["D2:1"] > scores["D4:1"] == 0
+    assert scores["D5:1"] > scores["D5:2"] > scores["D4:1"]  # beside a turn about the sea
+    assert reranked.search(" ") == plain.search(" ")
 
 
 def test_an_incremental_dense_archive_equals_a_new_one_and_embeds_each_turn_once():

@@ -17,6 +17,7 @@ from locomo.types import (
     Session,
     Turn,
     all_questions,
+    without_day,
 )
 
 HELLO = Turn("D1:1", "Ana", "Hello\nthere")
@@ -105,6 +106,7 @@ def test_turns_are_found_by_their_ids_in_order():
 def test_the_day_of_asking_is_part_of_what_a_system_is_asked():
     asked = Question("q1", 0, "How long ago?", LongMemEvalType.TEMPORAL, 9, asked_at=NOON)
     assert asked.dated_text == "How long ago? (Today is 8 May 2023.)"
+    assert without_day(asked.dated_text) == asked.text
     assert replace(asked, asked_at=None).dated_text == "How long ago?"
 
 
