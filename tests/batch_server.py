@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -29,6 +29,8 @@ class ServedBatch:
     expires: bool
     error: Body | None = None
     polls: int = 0
+    outcomes: list[tuple[str, Body | None, str]] = field(default_factory=list)
+    """Of each request, in another order: its reply or refusal, if any, and the word for it."""
 
 
 class BatchServer(ModelServer):
@@ -75,22 +77,26 @@ class BatchServer(ModelServer):
         """Tell if a batch has ended."""
         self.polled += 1
         batch.polls += not self.is_held
-        return batch.error is not None or batch.polls > self._polls
+        has_ended = batch.error is not None or batch.polls > self._polls
+        if has_ended and not batch.outcomes:
+            self._answer(batch)
+        return has_ended
 
-    def _outcomes(self, batch: ServedBatch) -> list[tuple[str, Body | None, str]]:
-        """Answer each request, in another order; None for one that fails or expires, and the word for it."""
-        found: list[tuple[str, Body | None, str]] = []
+    def _answer(self, batch: ServedBatch) -> None:
         for place, (custom_id, body) in enumerate(batch.requests.items()):
             prompt = self._prompt(body)
             first = not self._asked[prompt.key]
             self._asked[prompt.key] += 1
-            if batch.expires and place % 2:
-                found.append((custom_id, None, "expired"))
+            refusal = self._refusal(body)
+            if refusal is not None:
+                found = (custom_id, json.loads(bytes(refusal.body)), "refused")
+            elif batch.expires and place % 2:
+                found = (custom_id, None, "expired")
             elif first and self._fails(prompt):
-                found.append((custom_id, None, "errored"))
+                found = (custom_id, None, "errored")
             else:
-                found.append((custom_id, self._whole(body, prompt), "succeeded"))
-        return found[::-1]
+                found = (custom_id, self._whole(body, prompt), "succeeded")
+            batch.outcomes.insert(0, found)
 
     def _prompt(self, body: Body) -> Prompt:
         return read_prompt(body["messages"], body.get("temperature", 0.0))
@@ -157,23 +163,19 @@ class OpenAIBatchServer(BatchServer):
 
     async def _download(self, file_id: str) -> Response:
         kind, _, batch_id = file_id.partition("-")
-        key = f"{file_id}-lines"
-        if key not in self._files:
-            good, bad = [], []
-            for custom_id, whole, word in self._outcomes(self.batches[batch_id]):
-                line: Body = {"id": f"r-{custom_id}", "custom_id": custom_id, "response": None, "error": None}
-                if whole is not None:
-                    good.append(line | {"response": {"status_code": 200, "body": whole}})
-                elif word == "expired":
-                    expired = {"code": "batch_expired", "message": "This request could not be executed."}
-                    bad.append(line | {"error": expired})
-                else:
-                    said = {"error": {"message": "The server had an error.", "type": "server_error"}}
-                    bad.append(line | {"response": {"status_code": 500, "body": said}})
-            for name, lines in (("out", good), ("err", bad)):
-                written = "".join(f"{json.dumps(line)}\n" for line in lines)
-                self._files[f"{name}-{batch_id}-lines"] = written
-        return PlainTextResponse(self._files[f"{kind}-{batch_id}-lines"])
+        said = {"error": {"message": "The server had an error.", "type": "server_error"}}
+        expired = {"code": "batch_expired", "message": "This request could not be executed."}
+        lines: list[str] = []
+        for custom_id, whole, word in self.batches[batch_id].outcomes:
+            line: Body = {"id": f"r-{custom_id}", "custom_id": custom_id, "response": None, "error": None}
+            if word == "expired":
+                line["error"] = expired
+            else:
+                status = {"succeeded": 200, "refused": 400}.get(word, 500)
+                line["response"] = {"status_code": status, "body": whole or said}
+            if (word == "succeeded") == (kind == "out"):
+                lines.append(json.dumps(line))
+        return PlainTextResponse("\n".join(lines))
 
 
 class AnthropicBatchServer(BatchServer):
@@ -186,7 +188,6 @@ class AnthropicBatchServer(BatchServer):
     def _app(self) -> FastAPI:
         app = super()._app()
         self._ids = itertools.count(1)
-        self._results: dict[str, str] = {}
         app.post("/v1/messages", response_model=None)(self._message)
         app.post("/v1/messages/batches", response_model=None)(self._create)
         app.get("/v1/messages/batches/{batch_id}", response_model=None)(self._state)
@@ -217,7 +218,7 @@ class AnthropicBatchServer(BatchServer):
         batch, words = self.batches[batch_id], ("processing", "succeeded", "errored", "canceled", "expired")
         counts = dict.fromkeys(words, 0)
         if has_ended:
-            counts |= Counter(word for _, _, word in self._ended(batch_id))
+            counts |= Counter(word for _, _, word in batch.outcomes)
         else:  # all are in process until the last one is done
             counts["processing"] = len(batch.requests)
         return {
@@ -228,14 +229,9 @@ class AnthropicBatchServer(BatchServer):
             "results_url": "https://elsewhere.invalid/results" if has_ended else None,
         }
 
-    def _ended(self, batch_id: str) -> list[tuple[str, Body | None, str]]:
-        if batch_id not in self._results:
-            self._results[batch_id] = json.dumps(self._outcomes(self.batches[batch_id]))
-        return json.loads(self._results[batch_id])
-
     async def _download(self, batch_id: str) -> Response:
         lines: list[str] = []
-        for custom_id, whole, word in self._ended(batch_id):
+        for custom_id, whole, word in self.batches[batch_id].outcomes:
             result: Body = {"type": word}
             if word == "succeeded":
                 result["message"] = whole

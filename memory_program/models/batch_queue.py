@@ -9,14 +9,13 @@ makes the same requests, finds each by its hash in such a batch, and waits for t
 import json
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from dspy import lm15
@@ -81,16 +80,15 @@ class BatchedEngine:
         if _asks_directly.get():
             with self._limiter.slot():
                 return self._direct.complete(request)
-        facts, field_name = self._api.facts(request.model), self._api.token_field(request.model)
+        api = self._api
         while True:
-            sent = facts.adapted(request)
-            reply = self._queue.ask(self._api, request.model, self._api.write_body(sent))
+            sent, token_field = api.facts.adapted(request), api.token_field
+            reply = self._queue.ask(api, api.write_body(sent))
             try:
-                response = self._api.read_reply(sent, reply)
+                response = api.read_reply(sent, reply)
             except lm15.InvalidRequestError as error:
-                if not facts.learn_refusal(error, sent, field_name):
+                if not api.facts.learn_refusal(error, sent, token_field):
                     raise
-                field_name = self._api.token_field(request.model)
             else:
                 return replace(response, provider_data={**(response.provider_data or {}), IS_BATCHED: True})
 
@@ -100,7 +98,6 @@ class BatchRecord:
     """A submitted batch; its key is the provider's id."""
 
     key: str
-    url: str
     model: str
     requests: tuple[str, ...]
     """The id of each request: its hash, and a number that tells equal requests apart."""
@@ -111,7 +108,6 @@ class BatchRecord:
 @dataclass(slots=True)
 class _Call:
     api: BatchApi
-    model: str
     body: JsonObject
     key: str
     size: int
@@ -120,7 +116,7 @@ class _Call:
 
 @dataclass(slots=True)
 class _Batch:
-    """A batch that is asked for while calls wait for it; those of an earlier process were claimed from it."""
+    """A batch, and the calls that wait for it."""
 
     record: BatchRecord
     is_resumed: bool
@@ -131,6 +127,11 @@ class _Batch:
     poll_at: float = 0.0
     poll_wait_s: float = 0.0
     say_at: float = 0.0
+
+    @property
+    def api(self) -> BatchApi | None:
+        """The API of the waiting calls; None if none waits."""
+        return next((call.api for call in self.calls.values()), None)
 
 
 class BatchQueue:
@@ -157,10 +158,11 @@ class BatchQueue:
         self._path, self._say = path, say
         self._gather_s, self._first_poll_s, self._max_calls = gather_s, first_poll_s, max_calls
         self._batches: dict[str, _Batch] = {}
-        self._claimable: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        self._claimable = defaultdict[str, list[tuple[str, str]]](list)
         self._new: list[_Call] = []
         self._arrived_at = 0.0
-        self._most: dict[tuple[str, str], int] = {}
+        self._halved: dict[BatchApi, int] = {}
+        self._has_unanswered = False
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="batches", daemon=True)
@@ -174,49 +176,47 @@ class BatchQueue:
         self._journal = Journal(self._path, BatchRecord)
         for record in self._journal.records.values():
             self._batches[record.key] = _Batch(record, is_resumed=True, settled=set(record.settled))
-            for request in record.requests:
-                if request not in record.settled:
-                    self._claimable[request.partition("-")[0]].append((record.key, request))
+            for request in sorted({*record.requests} - {*record.settled}):
+                self._claimable[request.partition("-")[0]].append((record.key, request))
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End the waiting, and record whose replies are used; the others can still be claimed."""
+    def __exit__(self, *_: object) -> None:
+        """End the waiting, and record whose replies are used.
+
+        If a call got no reply, its item is not recorded, and may have used other replies: all stay claimable.
+        """
         self.abandon()
         self._thread.join()
         for batch in self._batches.values():
-            if len(batch.settled) > len(batch.record.settled):
-                self._record_settled(batch)
+            if len(batch.settled) > len(batch.record.settled) and not self._has_unanswered:
+                self._journal.add(replace(batch.record, settled=tuple(sorted(batch.settled))))
         self._journal.close()
 
-    def abandon(self) -> None:
-        """Let no call wait any longer: the run is ending. Submitted batches go on at the provider."""
+    def abandon(self, why: str = "the run is ending") -> None:
+        """Let no call wait any longer. Submitted batches go on at the provider."""
         with self._changed:
             self._closing.set()
-            waiting = [
-                *self._new,
-                *(call for batch in self._batches.values() for call in batch.calls.values()),
-            ]
+            self._fail(
+                [*self._new, *(call for batch in self._batches.values() for call in batch.calls.values())],
+                f"{why}: submitted batches go on, and the same command waits for them",
+            )
             self._new = []
             self._changed.notify()
-        _fail(waiting, "the run is ending: submitted batches go on, and the same command waits for them")
 
-    def ask(self, api: BatchApi, model: str, body: JsonObject) -> BatchReply:
+    def ask(self, api: BatchApi, body: JsonObject) -> BatchReply:
         """Wait for the reply to a request.
 
         Raises:
             BatchError: its batch failed or was not finished, or the run is ending.
         """
-        size = len(json.dumps(body)) + _ROOM_BYTES
-        call = _Call(api, model, body, content_hash(api.url, body)[:_KEY_CHARS], size)
+        key, size = content_hash(api.url, body)[:_KEY_CHARS], len(json.dumps(body)) + _ROOM_BYTES
+        call = _Call(api, body, key, size)
         with self._changed:
             if self._closing.is_set():
-                raise BatchError("the run is ending: no more calls are submitted")
-            claimable = self._claimable.get(call.key)
-            if claimable:
-                batch_id, request = claimable.pop()
+                self._fail([call], "the run is ending: no more calls are submitted")
+            elif self._claimable[key]:
+                batch_id, request = self._claimable[key].pop()
                 self._batches[batch_id].calls[request] = call
             else:
                 self._new.append(call)
@@ -238,172 +238,154 @@ class BatchQueue:
                     self._submit(calls)
                 for batch in batches:
                     self._poll(batch)
+        except OSError as error:
+            self.abandon(f"{str(self._path)!r} cannot be written ({error})")
         finally:
             self.abandon()  # nobody would answer the calls that wait
 
     def _due_s(self) -> float | None:
         """Return the seconds until there is something to do; None if there is nothing."""
         times = [batch.poll_at for batch in self._batches.values() if batch.calls]
-        if any(not self._is_held(call) for call in self._new):
+        if any(not self._is_held(call.api) for call in self._new):
             times.append(self._arrived_at + self._gather_s)
         return min(times) - time.monotonic() if times else None
 
-    def _is_held(self, call: _Call) -> bool:
-        """Tell if a call must wait for another batch, since the account has no room for more of them."""
-        group = (call.api.url, call.model)
-        return group in self._most and any(
-            batch.calls and (batch.record.url, batch.record.model) == group
-            for batch in self._batches.values()
-        )
+    def _is_held(self, api: BatchApi) -> bool:
+        """Tell if calls must wait for another batch, since the account has no room for two."""
+        return api in self._halved and any(batch.api is api for batch in self._batches.values())
 
     def _take_new(self) -> list[list[_Call]]:
         """Take the calls that have been gathered, in batches of one model within the provider's limits."""
         if time.monotonic() - self._arrived_at < self._gather_s:
             return []
-        groups = defaultdict[tuple[str, str], list[_Call]](list)
-        left, taken, size = list[_Call](), list[list[_Call]](), 0
+        groups, taken, size = defaultdict[BatchApi, list[_Call]](list), list[list[_Call]](), 0
         for call in self._new:
-            (left if self._is_held(call) else groups[call.api.url, call.model]).append(call)
-        for group, calls in groups.items():
-            is_limited = group in self._most
-            most = self._most.get(group, self._max_calls)
-            if is_limited:
-                left += calls[most:]
-                calls = calls[:most]
+            groups[call.api].append(call)
+        self._new = []
+        for api, calls in groups.items():
+            most = self._halved.get(api, self._max_calls)
+            allowed = len(calls) if api not in self._halved else 0 if self._is_held(api) else most
+            self._new += calls[allowed:]
             batch = list[_Call]()
-            for call in calls:
+            for call in calls[:allowed]:
                 size += call.size
-                if not batch or len(batch) == most or size > call.api.max_bytes:
+                if not batch or len(batch) == most or size > api.max_bytes:
                     batch, size = [], call.size
                     taken.append(batch)
                 batch.append(call)
-        self._new = left
         return taken
 
     def _submit(self, calls: Sequence[_Call]) -> None:
         if self._closing.is_set():
             self._new += calls
             return
-        api, model = calls[0].api, calls[0].model
-        numbers, named = defaultdict[str, int](int), dict[str, _Call]()
+        api, numbers, named = calls[0].api, Counter[str](), dict[str, _Call]()
         for call in calls:
             numbers[call.key] += 1
             named[f"{call.key}-{numbers[call.key]}"] = call
+
+        def pause(seconds: float) -> None:
+            self._closing.wait(seconds)
+
         trying = Retrying(
             stop=lambda state: self._closing.is_set() or _POLICY.gives_up(state),
             retry=retry_if_exception(_POLICY.should_retry),
             wait=_POLICY.wait_s,
-            sleep=self._closing.wait,
+            sleep=pause,
             reraise=True,
         )
         try:
             batch_id = trying(api.submit, {request: call.body for request, call in named.items()})
         except (lm15.LM15Error, *_MALFORMED) as error:
-            _fail(
-                calls, f"{model}: a batch of {len(calls)} calls was not accepted: {_describe(error)}; {_KEPT}"
-            )
+            what = f"a batch of {len(calls)} calls was not accepted: {_describe(error)}"
+            self._fail(calls, f"{api.model}: {what}; {_KEPT}")
             return
-        record = BatchRecord(batch_id, api.url, model, tuple(named))
-        self._journal.add(record)  # before anybody waits: a killed run must not pay for it again
-        batch = _Batch(record, is_resumed=False, calls=named)
-        with self._changed:
-            self._batches[batch_id] = batch
+        batch = _Batch(BatchRecord(batch_id, api.model, tuple(named)), is_resumed=False, calls=named)
+        self._journal.add(batch.record)  # before anybody waits: a killed run must not pay for it again
         self._schedule(batch)
         self._tell(batch, 0, "submitted")
+        with self._changed:
+            self._batches[batch_id] = batch
 
     def _poll(self, batch: _Batch) -> None:
-        api, name = next(iter(batch.calls.values())).api, batch.record.key
-        status = BatchStatus("has no reply", 0)
+        """Ask for a batch; if it has ended, hand out its replies."""
+        api, status = batch.api, BatchStatus("has no reply")
+        if api is None:  # the run is ending
+            return
         try:
             if batch.replies is None:
-                status = api.status(name)
+                status = api.status(batch.record.key)
                 if status.has_ended:
-                    batch.replies = api.replies(name, status)
+                    batch.replies = api.replies(batch.record.key, status)
         except (lm15.LM15Error, *_MALFORMED) as error:
-            if _POLICY.should_retry(error):
-                self._schedule(batch)
-                self._tell(batch, None, f"cannot be asked now: {_describe(error)}")
-            else:
+            if not _POLICY.should_retry(error):
                 self._end_unfinished(batch, f"is lost: {_describe(error)}")
-            return
+                return
+            status = BatchStatus(f"cannot be asked now: {_describe(error)}")
         if batch.replies is None:
             self._schedule(batch)
             self._tell(batch, status.done, status.word.replace("_", " "))
             return
-        with self._changed:  # calls may still claim requests of an earlier process
-            answered = {request: call for request, call in batch.calls.items() if request in batch.replies}
-            batch.calls = {request: call for request, call in batch.calls.items() if request not in answered}
-            batch.settled.update(answered)
         if status.has_ended:
             self._tell(batch, len(batch.replies), status.word, is_last=True)
-        for request, call in answered.items():
-            _settle(call, batch.replies[request])
+        with self._changed:  # calls may still claim requests of an earlier process
+            for request in batch.calls.keys() & batch.replies.keys():
+                call = batch.calls.pop(request)
+                batch.settled.add(request)
+                if not call.reply.done():  # else the run is ending
+                    call.reply.set_result(batch.replies[request])
         if not batch.is_resumed:
             batch.replies = None  # all of its calls are here
-        if not batch.calls:
-            return
-        if status.has_too_many_tokens and len(batch.calls) > 1:
-            self._most[batch.record.url, batch.record.model] = len(batch.calls) // 2
-            self._say(f"{batch.record.model}: the account allows fewer tokens at once: batches are halved")
-            self._requeue(batch)
-        else:
-            what = f" ({redact_text(status.error)})" if status.error else ""
-            self._end_unfinished(batch, f"{status.word}{what}")
+        if batch.calls and status.has_too_many_tokens and len(batch.calls) > 1:
+            self._halved[api] = len(batch.calls) // 2
+            self._say(f"{api.model}: the account allows fewer tokens at once: batches are halved")
+            self._new += self._give_up(batch)
+        elif batch.calls:
+            why = f" ({redact_text(status.error)})" if status.error else ""
+            self._end_unfinished(batch, f"{status.word}{why}")
 
     def _end_unfinished(self, batch: _Batch, what: str) -> None:
         """Fail the calls that get no reply from a batch; those of an earlier process are submitted again."""
-        record, count = batch.record, len(batch.calls)
+        calls, name = self._give_up(batch), f"{batch.record.model}: batch {batch.record.key}"
         if batch.is_resumed:
-            self._say(f"{record.model}: batch {record.key} {what}: calls submitted again: {count}")
-            self._requeue(batch)
-            return
-        calls = self._give_up(batch)
-        _fail(calls, f"{record.model}: batch {record.key} {what}; calls without a reply: {count}; {_KEPT}")
-
-    def _requeue(self, batch: _Batch) -> None:
-        calls = self._give_up(batch)
-        with self._changed:
-            self._new += calls
+            self._say(f"{name} {what}; calls submitted again: {len(calls)}")
+            with self._changed:
+                self._new += calls
+        else:
+            self._fail(calls, f"{name} {what}; calls without a reply: {len(calls)}; {_KEPT}")
 
     def _give_up(self, batch: _Batch) -> list[_Call]:
         """Take the calls out of a batch, and record that no later process may claim them there."""
         with self._changed:
-            calls = list(batch.calls.values())
-            batch.settled.update(batch.calls)
+            calls, requests = list(batch.calls.values()), tuple(batch.calls)
             batch.calls = {}
-        self._record_settled(batch)
+            batch.settled.update(requests)
+        batch.record = replace(batch.record, settled=(*batch.record.settled, *requests))
+        self._journal.add(batch.record)
         return calls
 
-    def _record_settled(self, batch: _Batch) -> None:
-        batch.record = replace(batch.record, settled=tuple(sorted(batch.settled)))
-        self._journal.add(batch.record)
+    def _fail(self, calls: Iterable[_Call], message: str) -> None:
+        with self._changed:
+            for call in calls:
+                if not call.reply.done():
+                    call.reply.set_exception(BatchError(message))
+                    self._has_unanswered = True
 
     def _schedule(self, batch: _Batch) -> None:
         grown_s = min(batch.poll_wait_s * _POLL_GROWTH, _LONGEST_POLL_S)
         batch.poll_wait_s = max(grown_s, self._first_poll_s)
         batch.poll_at = time.monotonic() + batch.poll_wait_s
 
-    def _tell(self, batch: _Batch, done: int | None, word: str, *, is_last: bool = False) -> None:
+    def _tell(self, batch: _Batch, done: int, word: str, *, is_last: bool = False) -> None:
         """Print the state of a batch: at its start and its end, and in between at growing intervals."""
         now = time.monotonic()
         if now < batch.say_at and not is_last:
             return
         batch.say_at = now + min(max(_LINE_EVERY_S, now - batch.began), _LONGEST_LINE_S)
-        record = batch.record
-        counted = "" if done is None else f"{done} of {len(record.requests)} done, "
-        ending = "" if is_last else ", waits"
-        self._say(f"{record.model}: batch {record.key}: {counted}{word}{ending}")
-
-
-def _settle(call: _Call, reply: BatchReply) -> None:
-    if not call.reply.done():  # else the run is ending
-        call.reply.set_result(reply)
-
-
-def _fail(calls: Iterable[_Call], message: str) -> None:
-    for call in calls:
-        if not call.reply.done():
-            call.reply.set_exception(BatchError(message))
+        record, ending = batch.record, "" if is_last else ", waits"
+        self._say(
+            f"{record.model}: batch {record.key}: {done} of {len(record.requests)} done, {word}{ending}"
+        )
 
 
 def _describe(error: Exception) -> str:
