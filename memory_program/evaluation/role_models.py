@@ -103,10 +103,7 @@ def make_role_models(
             )
         if check:
             with calling_directly():
-                try:
-                    check_model(lm)
-                except ModelError:
-                    check_model(lm)  # one retry: a provider that garbles a reply in a hundred is good enough
+                check_model(lm, tries=2)
         return lm
 
     def make_for_role(role: Role, name: str, temperature: float) -> dspy.LM:
