@@ -65,7 +65,7 @@ class BatchStatus:
     has_ended: bool = False
     error: str = ""
     has_too_many_tokens: bool = False
-    """True if the account may not have so many tokens in batches at once."""
+    """True if the account has no room for the tokens of the batch."""
     files: tuple[str, ...] = ()
     """Ids of the files with the replies."""
 
