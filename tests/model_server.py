@@ -210,7 +210,7 @@ class ModelServer(ServedApp):
 
     async def _complete(self, request: Request) -> Response:
         body: dict[str, Any] = await request.json()
-        prompt = _prompt(body.pop("messages"), body.get("temperature", 0.0))
+        prompt = read_prompt(body.pop("messages"), body.get("temperature", 0.0))
         traffic = self.traffic
         seen = traffic.requests[prompt.key]
         behaviour = self._behave(prompt, seen)
@@ -232,16 +232,16 @@ class ModelServer(ServedApp):
             if behaviour is Behaviour.COMPETENT:
                 if self._calls is not None and body.get("tools"):
                     text = chat_format({"tool_calls": calls_json(self._calls(prompt))})
-                    whole = _completion(str(body["model"]), prompt, text, "tool_calls")
+                    whole = chat_completion(str(body["model"]), prompt, text, "tool_calls")
                     whole["choices"][0]["message"] |= {"content": None, "tool_calls": native_calls(text)}
                     return self._send(whole, body)
                 text = self._reply(prompt, seen)
-                return self._send(_completion(str(body["model"]), prompt, text, "stop"), body)
+                return self._send(chat_completion(str(body["model"]), prompt, text, "stop"), body)
             if behaviour is Behaviour.MISDELIVERED:
                 text = competent_reply(others[-1]) if others else ""
-                return self._send(_completion(str(body["model"]), prompt, text, "stop"), body)
+                return self._send(chat_completion(str(body["model"]), prompt, text, "stop"), body)
             if behaviour is Behaviour.DRIP:
-                whole = _completion(str(body["model"]), prompt, self._reply(prompt, seen), "stop")
+                whole = chat_completion(str(body["model"]), prompt, self._reply(prompt, seen), "stop")
                 if self._is_streamed(body):
                     return self._send(whole, body, token_s=self._drip_s / _count_tokens(whole))
                 return StreamingResponse(
@@ -340,7 +340,7 @@ class ModelServer(ServedApp):
             case Behaviour.NO_BODY:
                 return Response(b"", media_type="application/json")
             case Behaviour.DISCONNECT:
-                return _BrokenResponse(_completion(model, prompt, competent_reply(prompt), "stop"))
+                return _BrokenResponse(chat_completion(model, prompt, competent_reply(prompt), "stop"))
             case Behaviour.STALL:
                 return StreamingResponse(self._stalling(), media_type="text/event-stream")
             case Behaviour.ERROR_IN_STREAM:
@@ -370,10 +370,10 @@ class ModelServer(ServedApp):
                 return JSONResponse(content, status)
             case Behaviour.LOOP:
                 text = "1. " * (int(body.get("max_tokens") or 4096) // 2)
-                return self._send(_completion(model, prompt, text, "length"), body)
+                return self._send(chat_completion(model, prompt, text, "length"), body)
             case _:
                 text, finish_reason = spoken(behaviour, prompt)
-                whole = _completion(model, prompt, text, finish_reason)
+                whole = chat_completion(model, prompt, text, finish_reason)
                 message = whole["choices"][0]["message"]
                 if behaviour is Behaviour.NATIVE_CALLS:
                     message |= {"content": None, "tool_calls": native_calls(text)}
@@ -471,13 +471,13 @@ def _with_bad_call(reply: str, name: str, args: dict[str, object]) -> str:
     return chat_format({"tool_calls": f"{bad[:-2]}, {good}]}}" if good else bad})
 
 
-def _prompt(messages: Sequence[dict[str, Any]], temperature: float = 0.0) -> Prompt:
+def read_prompt(messages: Sequence[dict[str, Any]], temperature: float = 0.0) -> Prompt:
     systems = [message["content"] for message in messages if message["role"] in ("system", "developer")]
     shown = tuple(message["content"] for message in messages if message["role"] == "assistant")
     return Prompt("\n\n".join(systems), messages[-1]["content"], shown, temperature)
 
 
-def _completion(model: str, prompt: Prompt, text: str, finish_reason: str) -> dict[str, Any]:
+def chat_completion(model: str, prompt: Prompt, text: str, finish_reason: str) -> dict[str, Any]:
     message = {"role": "assistant", "content": text}
     prompt_tokens, completion_tokens = (len(prompt.system) + len(prompt.user)) // 4, len(text) // 4
     return {

@@ -13,7 +13,7 @@ from memory_program.agents.tool_schema import ToolOffer, native_tools, reply_sch
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import MemoryProgramError
 from memory_program.models.model_names import is_bundled
-from memory_program.models.rate_limit import stopping_at_exhausted_quota
+from memory_program.models.rate_limit import ending_hopeless_runs
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, may_think, thinking_tokens
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import UsageMeter, track_usage
@@ -61,6 +61,7 @@ def predict(
     Raises:
         CallFailedError: the model could not be reached, or its reply was cut off or could not be read.
         QuotaExhaustedError: no call will be answered until the account has credit.
+        BatchError: the batch of the call failed, or was not finished.
     """
     offer = offer or ToolOffer()
     adapter, config = _make_adapter(replies.format, offer), _call_config(predictor, replies, limit_tokens)
@@ -68,7 +69,7 @@ def predict(
     lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
 
     def send(keywords: dict[str, Any]) -> dspy.Prediction:
-        with stopping_at_exhausted_quota(where):
+        with ending_hopeless_runs(where):
             return predictor(**inputs, config=config | keywords)
 
     with dspy.context(adapter=adapter), track_usage() as meter:

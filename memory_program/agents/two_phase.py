@@ -24,6 +24,7 @@ from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.stems import tokenize
 from memory_program.core.errors import UnknownMemoryError
+from memory_program.models.batch_queue import calling_directly
 
 CONFLICT_OVERLAP = 0.2
 """A session touches a memory if it contains this share of the memory's stems, without the speakers' names.
@@ -89,10 +90,11 @@ def remember_two_phase(
             replayed = {name: actual.try_replay(draft, session, p) for name, p in proposals.items()}
             conflicting = [name for name, proposal in replayed.items() if proposal is None]
             retries = [ProposalRequest(name, draft.fork(), session) for name in conflicting]
-            for proposal in propose_all(retries):
-                replayed[proposal.actor] = actual.replay_retry(draft, session, proposal)
-            done = [proposal for proposal in replayed.values() if proposal is not None]
-            record: SessionRecord = writer.apply_proposals(draft, session, done).record
+            with calling_directly():  # the next session waits for these calls
+                for proposal in propose_all(retries):
+                    replayed[proposal.actor] = actual.replay_retry(draft, session, proposal)
+                done = [proposal for proposal in replayed.values() if proposal is not None]
+                record: SessionRecord = writer.apply_proposals(draft, session, done).record
             draft.ingest(session, record)
             draft.log_session(record)
             space.adopt(draft)

@@ -28,7 +28,7 @@ from memory_program.configs.groups import (
 )
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import DatabaseUrl, OutputFile, Settings, check_choices, split_list
-from memory_program.models.model_names import POCKET, is_bundled, runs_here
+from memory_program.models.model_names import POCKET, has_batch_api, is_bundled, runs_here
 
 BuildOrder = Literal["sequential", "two-phase"]
 
@@ -170,6 +170,10 @@ class EvaluateConfig(Settings, init=False):
 
     concurrency: Concurrency
 
+    batch: bool = False
+    """Send the calls through the batch API of openai/ or anthropic/: half the price, and up to 24 hours for
+    each stage. Memories need --build two-phase. A killed run waits for the batches that it has submitted."""
+
     executor: Literal["threads", "ray"] = "threads"
     """Where sessions are written and questions answered: on threads of this process, or, with API models, as
     tasks of a Ray cluster (pip install 'memory-program[ray]') that read the banks from the database."""
@@ -276,13 +280,34 @@ class EvaluateConfig(Settings, init=False):
                 f"retrieval={self.search.retrieval!r} works in one process, and executor='ray' uses several: "
                 "drop --retrieval or --executor"
             )
-        for name in ("build", "traces"):
+        for name in ("batch", "build", "traces"):
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
                 raise ConfigError(
                     f"{name}={value!r} works in one process, and executor='ray' uses several: drop --{name} "
                     "or --executor"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _check_batch_support(self) -> Self:
+        if not self.batch or self.mode is Mode.REPORT:
+            return self
+        builds, answers = self.mode in (Mode.BUILD, Mode.FULL), self.mode in (Mode.ANSWER, Mode.FULL)
+        writers = [self.writer_model_for(name) for name in self.system_names if builds]
+        readers = [self.reader_model_for(name) for name in self.system_names if answers]
+        judge = self.judge if self.mode in (Mode.JUDGE, Mode.FULL, Mode.CALIBRATE) else None
+        for model in (*writers, *readers, judge):
+            if model is not None and not has_batch_api(model):
+                raise ConfigError(
+                    f"model {model!r} has no batch API: choose a model of openai/ or anthropic/, or leave "
+                    "--batch out"
+                )
+        if any(writers) and self.build == "sequential":
+            raise ConfigError(
+                f"build={self.build!r} would take a batch for each session: add --build two-phase, or build "
+                "without --batch (--mode build) and use it for --mode answer and --mode judge"
+            )
         return self
 
     @model_validator(mode="after")

@@ -110,6 +110,10 @@ class QuotaExhaustedError(BudgetExceededError):
         )
 
 
+class BatchError(MemoryProgramError):
+    """A batch of model calls failed as a whole or was not finished; the same command continues the run."""
+
+
 class NoResultError(MemoryProgramError):
     """Every item of a stage failed, so that there is nothing to score; what happened is on record."""
 

@@ -14,6 +14,9 @@ CONFIG_FILE = "config.json"
 EMBEDDINGS_FILE = "embeddings.sqlite"
 """The vectors of texts that a run has embedded. Whoever forgets a conversation deletes all of them."""
 
+BATCHES_FILE = "batches.jsonl"
+"""The batches that a run has submitted: ids and hashes, no text."""
+
 
 @contextmanager
 def lock_run_folder(folder: Path, flag: str = "output_dir") -> Generator[None]:

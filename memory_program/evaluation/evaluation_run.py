@@ -16,7 +16,7 @@ from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import NoResultError, RecordError
 from memory_program.core.json_files import Json, write_json
-from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.core.run_folder import BATCHES_FILE, CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.console import make_console, print_plain
 from memory_program.evaluation.judge_program import make_judges
 from memory_program.evaluation.oracle_eval import oracle_run
@@ -30,6 +30,7 @@ from memory_program.evaluation.role_models import (
     make_role_models,
 )
 from memory_program.evaluation.scoring.bank_growth import database_url
+from memory_program.evaluation.scoring.judge_errors import calibration_folder
 from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
 from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
 from memory_program.evaluation.scoring.system_records import SystemRecords
@@ -45,6 +46,7 @@ from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.ray_executor import RayExecutor
 from memory_program.evaluation.stages.system_runner import FormatChoice, SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.batch_queue import BatchQueue, calling_directly
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import silence_truncation_warnings
@@ -81,11 +83,15 @@ def evaluate(
         TrackingError: MLflow fails; the results are written.
     """
     console = console or make_console()
-    role_models = make_role_models(config, models, check=True)
+    batches = None
+    if config.batch and models is None:
+        folder = calibration_folder(config) if config.mode is Mode.CALIBRATE else config.output_dir
+        batches = BatchQueue(folder / BATCHES_FILE, partial(print_plain, console))
+    role_models = make_role_models(config, models, check=True, batches=batches)
     with ExitStack() as stack:
         stack.enter_context(silence_truncation_warnings())
         if config.mode is Mode.CALIBRATE:
-            return calibrate_judge(config, console, role_models)
+            return calibrate_judge(config, console, role_models, batches)
         if config.runs:
             reported = report_runs(config, console)
             return reported[0].results if len(reported) == 1 else None
@@ -95,8 +101,10 @@ def evaluate(
         if config.mode is Mode.REPORT:
             return score_and_publish(config, selection, console, oracle).results
         stack.enter_context(lock_run_folder(config.output_dir))
+        if batches is not None:
+            stack.enter_context(batches)
         if config.mode is Mode.JUDGE:
-            return _run_judge_stage(config, selection, console, role_models)
+            return _run_judge_stage(config, selection, console, role_models, batches)
         formats = _format_choice(config, role_models if models is None else None)
         has_banks = any(name.has_model_writer for name in config.system_names)
         db_url = database_url(config) if has_banks else None
@@ -108,7 +116,7 @@ def evaluate(
         systems = _make_systems(config, selection, console, system_factory, store, make_runner)
         for system in systems:
             stack.callback(system.recorded.journals.close)
-        workers = _check_and_prepare(config, console, systems, role_models)
+        workers = _check_and_prepare(config, console, systems, role_models, batches)
         _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
         publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
         is_finished = all(system.is_finished for system in systems)
@@ -179,7 +187,8 @@ def _format_choice(config: EvaluateConfig, models: RoleModels | None) -> FormatC
         def make_model() -> dspy.LM:
             return models(Role(part), model, config.temperature)
 
-        return RESPONSE_FORMATS.default_format(model, make_model, config.system.replies.settings())
+        with calling_directly():
+            return RESPONSE_FORMATS.default_format(model, make_model, config.system.replies.settings())
 
     return choose
 
@@ -209,12 +218,17 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
 
 
 def _check_and_prepare(
-    config: EvaluateConfig, console: Console, systems: Sequence[SystemRunner], models: RoleModels
+    config: EvaluateConfig,
+    console: Console,
+    systems: Sequence[SystemRunner],
+    models: RoleModels,
+    batches: BatchQueue | None,
 ) -> Workers:
     """Check the cost and the models of the calls to come, and make the worker threads."""
     recorded = [system.recorded for system in systems]
     estimates = [system.estimate_calls() for system in systems]
-    workers = _make_workers(config, console, recorded, [e for of_system in estimates for e in of_system])
+    listed = [estimate for of_system in estimates for estimate in of_system]
+    workers = _make_workers(config, console, recorded, listed, batches)
     for system, to_call in zip(systems, estimates, strict=True):
         if to_call:
             system.attach_models(models, to_call)
@@ -224,7 +238,11 @@ def _check_and_prepare(
 
 
 def _run_judge_stage(
-    config: EvaluateConfig, selection: Selection, console: Console, models: RoleModels
+    config: EvaluateConfig,
+    selection: Selection,
+    console: Console,
+    models: RoleModels,
+    batches: BatchQueue | None,
 ) -> None:
     """Judge the last answers of each system.
 
@@ -243,7 +261,7 @@ def _run_judge_stage(
     missing = [len(unjudged_answers(system, retry_errors=config.retry_errors)) for system in recorded]
     pairs = zip(config.system_names, missing, strict=True)
     estimates = [estimate_judgements(config, name, count) for name, count in pairs]
-    workers = _make_workers(config, console, recorded, [e for e in estimates if e is not None])
+    workers = _make_workers(config, console, recorded, [e for e in estimates if e is not None], batches)
     for system in recorded:
         _judge_model(system, config, models)
     _write_config(config)
@@ -316,6 +334,7 @@ def _make_workers(
     console: Console,
     recorded: Sequence[SystemRecords],
     estimates: Sequence[StageEstimate],
+    batches: BatchQueue | None,
 ) -> Workers:
     """Print the estimate and refuse a run that would cost too much; else make its worker threads."""
     for system in recorded:
@@ -331,4 +350,4 @@ def _make_workers(
     spent_usd = sum(system.spent_usd() for system in recorded)
     check_affordable(estimates, spent_usd, config.max_cost)
     limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
-    return Workers(console, limits, config.concurrency)
+    return Workers(console, limits, config.concurrency, batches=batches)

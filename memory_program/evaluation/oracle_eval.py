@@ -41,6 +41,7 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
         "report_file": None,
         "db_url": None,
         "executor": "threads",  # the oracle is in this process
+        "batch": False,
         "max_cost": None,
         "max_errors": None,
         "mlflow": False,

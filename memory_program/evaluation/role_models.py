@@ -12,6 +12,7 @@ from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ModelError
 from memory_program.core.run_folder import EMBEDDINGS_FILE
+from memory_program.models.batch_queue import BatchQueue, calling_directly
 from memory_program.models.embedders import load_embedder
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.http_engine import read_key
@@ -56,6 +57,7 @@ def make_role_models(
     models: ModelFactory | None = None,
     *,
     check: bool = False,
+    batches: BatchQueue | None = None,
 ) -> RoleModels:
     """Return the maker of a run's models. Roles with the same model at the same address share it.
 
@@ -63,6 +65,7 @@ def make_role_models(
         config: has the addresses. Models of one address share its limit of calls in flight.
         models: makes the models in place of the config.
         check: make one small call to each model, so that one that does not answer is an error at once.
+        batches: sends the calls through the providers' batch APIs.
     """
     if models is not None:
         return lambda role, name, temperature: models(name, temperature)
@@ -97,9 +100,11 @@ def make_role_models(
                 limiter=limiter(address),
                 # a hosted API has no such argument
                 chat_template_kwargs=replies.chat_template_kwargs if address or is_vllm(name) else None,
+                batches=batches,
             )
         if check:
-            check_model(lm, tries=2)
+            with calling_directly():
+                check_model(lm, tries=2)
         return lm
 
     def make_for_role(role: Role, name: str, temperature: float) -> dspy.LM:

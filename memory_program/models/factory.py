@@ -20,6 +20,8 @@ from dspy.utils.exceptions import LMError
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.extras import name_missing_extra
 from memory_program.inference.vllm_server import serve_model
+from memory_program.models.batch_api import make_batch_api
+from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchedEngine, BatchQueue
 from memory_program.models.http_engine import (
     NO_KEY,
     ChatCompletionsEngine,
@@ -29,7 +31,14 @@ from memory_program.models.http_engine import (
     read_key,
 )
 from memory_program.models.litellm_engine import PatchedLiteLLMEngine, import_litellm
-from memory_program.models.model_names import is_bundled, is_local, is_vllm, model_source, runs_here
+from memory_program.models.model_names import (
+    has_batch_api,
+    is_bundled,
+    is_local,
+    is_vllm,
+    model_source,
+    runs_here,
+)
 from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
@@ -64,6 +73,7 @@ def language_model(
     first_wait_s: float = 1.0,
     limiter: AdaptiveLimiter | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
+    batches: BatchQueue | None = None,
 ) -> dspy.LM:
     """Make the language model of a name.
 
@@ -86,15 +96,19 @@ def language_model(
         limiter: shared by all models under one rate limit. None allows eight calls at once, or as many as a
             model in this process batches.
         chat_template_kwargs: arguments of the model's chat template, such as ``{"enable_thinking": False}``.
+        batches: sends the calls through the provider's batch API, for half the price; a call may then take
+            24 hours, and ``limiter`` limits direct calls only.
 
     Raises:
-        ConfigError: a number is out of range.
+        ConfigError: a number is out of range, or the provider has no batch API.
         ModelError: the provider is unknown, its key is missing, or the model cannot be loaded.
     """
     if not 0 <= temperature <= 2:
         raise ConfigError(f"temperature={temperature!r} must be from 0 to 2")
     if max_tokens < 1:
         raise ConfigError(f"max_tokens={max_tokens!r} must be at least 1")
+    if batches is not None and not has_batch_api(name):
+        raise ConfigError(f"{name!r} has no batch API: choose a model of openai/ or anthropic/")
     if runs_here(name):
         name = name.rstrip("/")
         if not model_source(name):
@@ -111,6 +125,7 @@ def language_model(
         retries=RetryPolicy(max_retries, first_wait_s),
         limiter=limiter or AdaptiveLimiter(8),
         chat_template_kwargs=chat_template_kwargs,
+        batches=batches,
     )
     reasons = is_reasoning_model(name)
     if reasons:
@@ -200,6 +215,7 @@ class RemoteModel(RateLimitedEngine):
         retries: RetryPolicy,
         limiter: AdaptiveLimiter,
         chat_template_kwargs: Mapping[str, Any] | None = None,  # Any: JSON
+        batches: BatchQueue | None = None,
     ) -> None:
         """Check that the model can be used as named, and prepare to call it.
 
@@ -243,6 +259,10 @@ class RemoteModel(RateLimitedEngine):
             key = {"api_key": NO_KEY} if missing else {}
             engine = PatchedLiteLLMEngine(api_base=api_base, **key)
             engine.key_variable, engine.timeout_s = key_variable, timeout_s
+        self._concurrency = limiter.limit
+        if batches is not None:
+            engine = BatchedEngine(engine, make_batch_api(name, api_base, key_variable), batches, limiter)
+            limiter = AdaptiveLimiter(MAX_BATCH_CALLS)
         super().__init__(
             engine, limiter, retries, api_base=api_base, chat_template_kwargs=chat_template_kwargs
         )
@@ -258,7 +278,7 @@ class RemoteModel(RateLimitedEngine):
             "key_variable": self.key_variable,
             "timeout_s": self.timeout_s,
             "retries": {field: getattr(self.retries, field) for field in self.retries.__slots__},
-            "concurrency": self.limiter.limit,
+            "concurrency": self._concurrency,
             "chat_template_kwargs": self.chat_template_kwargs,
         }
 

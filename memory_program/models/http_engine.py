@@ -79,12 +79,7 @@ class ChatCompletionsEngine:
         self._is_own = api_base is not None
         self._url = (api_base or openai_url()).rstrip("/")
         self._timeout_s = timeout_s
-        self._client = httpx.Client(
-            limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-            verify=ssl.create_default_context(),
-            proxy=_proxy_url(self._url),
-            trust_env=False,
-        )
+        self._client = make_client(self._url, connections)
         # DSPy's dialect writes the body and reads replies and errors. Some servers ignore
         # ``max_completion_tokens`` in silence, and a reply then runs until the context is full; reasoning
         # models know no other name.
@@ -120,9 +115,7 @@ class ChatCompletionsEngine:
         connect_s = min(self._timeout_s, _CONNECT_TIMEOUT_S)
         # callers wait for their turn before they come here, so the pool needs no timeout
         timeout = httpx.Timeout(silence_s, connect=connect_s, pool=None)
-        headers = dict(sent.headers)
-        if self._url == _OPENAI_URL:
-            headers |= {k: os.environ[v] for k, v in _ACCOUNT_HEADERS.items() if os.environ.get(v)}
+        headers = dict(sent.headers) | account_headers(self._url)
         started, reply, server = time.monotonic(), None, urlsplit(sent.url).netloc
         try:
             with self._client.stream(
@@ -147,17 +140,7 @@ class ChatCompletionsEngine:
             raise lm15.TransportError(f"failed to connect to {server}: {error}") from error
         except httpx.RequestError as error:
             raise lm15.TransportError(f"the connection to {server} failed: {error}") from error
-        check_body(body, sent.url)
-        try:
-            response = lm15.response_from_openai_chat(
-                body, model=request.model, response_format=request.config.response_format
-            )
-        except (TypeError, ValueError, KeyError, AttributeError) as malformed:
-            begin = json.dumps(body)[:200]
-            raise lm15.ServerError(
-                f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
-            ) from malformed
-        response = with_cut(response, body)
+        response = read_completion(body, request, sent.url)
         facts.note_speed(response.usage.output_tokens or 0, time.monotonic() - started)
         return response
 
@@ -236,6 +219,25 @@ def allowed_silence_s(timeout_s: float, request: Request) -> float:
     return timeout_s * min(1 + growth, _MAX_GROWTH)
 
 
+def read_completion(body: dict[str, Any], request: Request, url: str) -> Response:  # Any: JSON
+    """Read a chat completion.
+
+    Raises:
+        lm15.ProviderError: it is none, carries an error, or was ended by a content filter.
+    """
+    check_body(body, url)
+    try:
+        response = lm15.response_from_openai_chat(
+            body, model=request.model, response_format=request.config.response_format
+        )
+    except (TypeError, ValueError, KeyError, AttributeError) as malformed:
+        begin = json.dumps(body)[:200]
+        raise lm15.ServerError(
+            f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
+        ) from malformed
+    return with_cut(response, body)
+
+
 def check_body(body: dict[str, Any], url: str) -> None:  # Any: JSON
     """Check that a reply with status 200 is one.
 
@@ -305,6 +307,27 @@ def is_reasoning_model(name: str) -> bool:
 def openai_url() -> str:
     """Give the address of OpenAI, or the one that the environment has in its place."""
     return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
+
+
+def account_headers(url: str) -> dict[str, str]:
+    """Read the headers of an account at OpenAI from the environment; none for any other address."""
+    if url != _OPENAI_URL:
+        return {}
+    return {k: os.environ[v] for k, v in _ACCOUNT_HEADERS.items() if os.environ.get(v)}
+
+
+def make_client(url: str, connections: int) -> httpx.Client:
+    """Make a client that keeps connections to an address alive, through the environment's proxy if any.
+
+    Raises:
+        ModelError: the environment names a proxy that does not speak HTTP.
+    """
+    return httpx.Client(
+        limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
+        verify=ssl.create_default_context(),
+        proxy=_proxy_url(url),
+        trust_env=False,
+    )
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -15,6 +15,7 @@ POCKET_BASE = "pocket-base"
 _LOCAL = "local:"
 _VLLM = "vllm:"
 _API_PROVIDERS = ("openai", "anthropic", "gemini", "together_ai", "ollama", "hosted_vllm", "openrouter")
+_BATCH_PROVIDERS = ("openai/", "anthropic/")
 _POCKET = Path(__file__).parents[1] / "pocket"
 _BUNDLED = {POCKET: _POCKET / "weights", POCKET_BASE: _POCKET / "weights-base"}
 _HASHED_FILE_PATTERNS = ("*.safetensors", "tokenizer.json")
@@ -43,6 +44,16 @@ def is_vllm(model: str) -> bool:
         (True, False)
     """
     return model.startswith(_VLLM)
+
+
+def has_batch_api(model: str) -> bool:
+    """Tell if a model is called through an API that takes batches.
+
+    Example:
+        >>> has_batch_api("anthropic/claude-sonnet-4-5"), has_batch_api("gemini/gemini-2.5-flash")
+        (True, False)
+    """
+    return model.startswith(_BATCH_PROVIDERS)
 
 
 def runs_here(model: str) -> bool:

@@ -16,17 +16,20 @@ from typing import Any, Protocol
 
 from dspy import lm15
 from dspy.clients.errors import wrap_error
-from dspy.utils.exceptions import LMBillingError, is_retryable_lm_error
+from dspy.utils.exceptions import LMBillingError, LMError, is_retryable_lm_error
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from memory_program.core.errors import ConfigError, QuotaExhaustedError
+from memory_program.core.errors import BatchError, ConfigError, QuotaExhaustedError
 from memory_program.core.redaction import redact_error
 from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
-from memory_program.models.usage import CallRecord, Usage, list_price, record_call
+from memory_program.models.usage import BATCH_PRICE_SHARE, CallRecord, Usage, list_price, record_call
 
 TEMPLATE_KEY = "chat_template_kwargs"
 """The extension of a request with the arguments of the model's chat template."""
+
+IS_BATCHED = "is_batched"
+"""True in the provider data of a response that came through a batch API, at a lower price."""
 
 MAX_TIMEOUT_RETRIES = 2
 """Tries after the first of a call that times out."""
@@ -262,13 +265,14 @@ class RateLimitedEngine:
         if counted.input_tokens is None or counted.output_tokens is None:
             return Usage(cost_usd=None, unpriced_calls=1)
         tokens = (counted.input_tokens, counted.cache_read_tokens or 0, counted.output_tokens)
+        share = BATCH_PRICE_SHARE if (response.provider_data or {}).get(IS_BATCHED) else 1.0
         return Usage(
             input_tokens=tokens[0],
             cached_tokens=tokens[1],
             output_tokens=tokens[2],
-            cost_usd=None if price is None else price.cost_usd(*tokens),
+            cost_usd=None if price is None else share * price.cost_usd(*tokens),
             unpriced_calls=int(price is None),
-            saved_usd=0.0 if price is None else price.saved_usd(tokens[1]),
+            saved_usd=0.0 if price is None else share * price.saved_usd(tokens[1]),
         )
 
     def __copy__(self) -> "RateLimitedEngine":
@@ -299,19 +303,24 @@ def _is_blank(response: lm15.Response) -> bool:
 
 
 @contextmanager
-def stopping_at_exhausted_quota(where: str) -> Generator[None]:
-    """Turn a refusal for lack of credit into an error that ends the run: every later call is refused, too.
+def ending_hopeless_runs(where: str) -> Generator[None]:
+    """Turn a failure that every later call would share into an error that ends the run.
 
     Args:
         where: the name of the call in the message, for example ``judge``.
 
     Raises:
         QuotaExhaustedError: the provider refused the call for lack of credit.
+        BatchError: the batch of the call failed, or was not finished.
     """
     try:
         yield
     except LMBillingError as error:
         raise QuotaExhaustedError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+    except LMError as error:
+        if isinstance(error.__cause__, BatchError):
+            raise error.__cause__ from None
+        raise
 
 
 def _retry_after_s(error: BaseException | None) -> float | None:

@@ -21,6 +21,9 @@ from memory_program.core.errors import ConfigError
 from memory_program.models.model_names import runs_here
 
 _logger = logging.getLogger(__name__)
+BATCH_PRICE_SHARE = 0.5
+"""The price of a batched call, as a share of the list price: OpenAI and Anthropic charge half of it."""
+
 _PRICE_FILE = "model_prices_and_context_window_backup.json"
 
 

@@ -11,7 +11,7 @@ from locomo.judge.judge import Judges
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.outcomes import SessionRecord
-from memory_program.models.rate_limit import stopping_at_exhausted_quota
+from memory_program.models.rate_limit import ending_hopeless_runs
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 from memory_program.optimization.candidate_metric import Attempt, JudgeAttempt, MemoryAttempt
 from memory_program.optimization.dev_examples import JudgeCase, MemoryCase
@@ -115,7 +115,7 @@ class JudgeStudent(Student):
             assert isinstance(case, JudgeCase), "judges are tried on answers whose verdict is known"
             prompts = self._register_prompts()
             try:
-                with stopping_at_exhausted_quota("judge"):
+                with ending_hopeless_runs("judge"):
                     judgement = self.judges.grade(case.answer.question, case.answer.text)
                 attempt = JudgeAttempt(case, prompts, judgement.verdict, judgement.reasoning)
             except dspy.LMError as error:

@@ -28,7 +28,7 @@ from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSetting
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.item_records import AnswerRecord
 from memory_program.evaluation.scoring.question_scores import score_question
-from memory_program.models.rate_limit import stopping_at_exhausted_quota
+from memory_program.models.rate_limit import ending_hopeless_runs
 from memory_program.models.usage import Usage
 
 AnswerMetric = Callable[[Question, Answer], float | None]
@@ -67,7 +67,7 @@ def build_answer_metric(
         if not question.is_answerable or is_abstention(answer.text):
             return float(is_abstention(answer.text) and not question.is_answerable)
         try:
-            with stopping_at_exhausted_quota("judge"):
+            with ending_hopeless_runs("judge"):
                 found = judges.grade(question, answer.text).verdict
         except LMError:
             return None

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
 from io import StringIO
@@ -261,8 +262,8 @@ def go_on(
 ) -> None:
     """Begin a build, or go on with one, until a number of sessions are settled."""
     workers = Workers(Console(file=StringIO()), RunLimits(), 1)
-    with closing(open_proposal_journal(folder)) as journal:
-        proposer = Proposer(writer, journal, "mara", str, workers, retry_sessions=retried)
+    with closing(open_proposal_journal(folder)) as journal, ThreadPoolExecutor(1) as threads:
+        proposer = Proposer(writer, journal, "mara", str, workers, threads, retry_sessions=retried)
         settled = remember_two_phase(MemoryProgram(writer), space, SESSIONS, proposer)
         while len(space.sessions) < until:
             next(settled)

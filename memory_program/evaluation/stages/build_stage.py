@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Generator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -126,10 +127,11 @@ class Builder:
         # Every bank of a database is checked: its journal may lack a session.
         to_build = [c for c in self._conversations if self._store is not None or missing[c.conversation_id]]
         agents = len(self._system.writer.agents) if isinstance(self._system, MemoryProgram) else 1
-        with closing(self._proposals):
+        # no thread starts before it is needed
+        with closing(self._proposals), ThreadPoolExecutor(workers.concurrency, "proposer") as threads:
             workers.run(
                 f"{self._identity.name}: build",
-                [partial(self._build_conversation, conversation, workers) for conversation in to_build],
+                [partial(self._build_conversation, c, workers, threads) for c in to_build],
                 to_do=sum(len(sessions) for sessions in missing.values()),
                 total=sum(len(conversation.sessions) for conversation in self._conversations),
                 calls_per_item=agents * (2 if self._in_two_phases else 1),  # two: at most both phases
@@ -162,7 +164,7 @@ class Builder:
                 return conversation.sessions[place:]
         return ()
 
-    def _build_conversation(self, conversation: Conversation, workers: Workers) -> None:
+    def _build_conversation(self, conversation: Conversation, workers: Workers, threads: Executor) -> None:
         """Build one conversation, session by session, unless the stage ends between two of them."""
         space, name = self._space(conversation), conversation.conversation_id
         missing = self._missing_sessions(conversation, retry_errors=self._retry_errors)
@@ -173,7 +175,7 @@ class Builder:
         in_two_phases = self._in_two_phases and len(conversation.sessions) > 1
         build = self._build_two_phase if in_two_phases else self._build_sequentially
         hashes = _BankHashes(name, space)
-        with closing(build(conversation, new, workers)) as built:
+        with closing(build(conversation, new, workers, threads)) as built:
             for session in conversation.sessions:
                 if workers.should_stop:
                     return
@@ -226,7 +228,7 @@ class Builder:
             self._journal.add(BuildRecord(key, name, session.session_id, bank, record, usage, 0.0))
 
     def _build_sequentially(
-        self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
+        self, conversation: Conversation, sessions: Sequence[Session], workers: Workers, threads: Executor
     ) -> Generator[_BuiltSession]:
         """Build one session after the other, each when it is asked for."""
         space = self._space(conversation)
@@ -237,7 +239,7 @@ class Builder:
             yield _BuiltSession(session, record, meter.usage, time.perf_counter() - began)
 
     def _build_two_phase(
-        self, conversation: Conversation, sessions: Sequence[Session], workers: Workers
+        self, conversation: Conversation, sessions: Sequence[Session], workers: Workers, threads: Executor
     ) -> Generator[_BuiltSession]:
         """Build the last sessions of a conversation in two phases; ends early when the run does."""
         assert isinstance(self._system, MemoryProgram), "checked when it was prepared"
@@ -248,6 +250,7 @@ class Builder:
             conversation.conversation_id,
             partial(self._identity.session_key, conversation),
             workers,
+            threads,
             retry_sessions=[session.session_id for session in sessions] if self._retry_errors else (),
         )
         space = self._space(conversation)

@@ -1,6 +1,6 @@
 """Calibration of a judge: its verdicts on answers whose right verdict is known."""
 
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 
 from rich.console import Console
@@ -30,9 +30,12 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import judge_cases, select_unjudged
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.batch_queue import BatchQueue
 
 
-def calibrate_judge(config: EvaluateConfig, console: Console, models: RoleModels) -> Json:
+def calibrate_judge(
+    config: EvaluateConfig, console: Console, models: RoleModels, batches: BatchQueue | None = None
+) -> Json:
     """Measure the error rates of a judge on the known answers of its benchmark; print and return them.
 
     Verdicts are kept in a folder beside the run folders, so that every run there cites them. An unparsed
@@ -48,7 +51,7 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: RoleModels
     judge, benchmark = identify_judge(config), benchmark_for_config(config.source)
     assert judge is not None, "the config of this mode has a judge"
     folder = calibration_folder(config)
-    with lock_run_folder(folder), closing(calibration_journal(config)) as journal:
+    with lock_run_folder(folder), batches or nullcontext(), closing(calibration_journal(config)) as journal:
         cases = [case for of_rubric in calibration_cases(judge, benchmark).values() for case in of_rubric]
         missing = select_unjudged(cases, journal.records, retry_errors=config.retry_errors)
         estimate = estimate_judgements(config, "calibration", len(missing))
@@ -64,7 +67,7 @@ def calibrate_judge(config: EvaluateConfig, console: Console, models: RoleModels
             missing,
             make_judges(config, models(Role.JUDGE, judge.model, 0.0) if missing else None),
             journal,
-            Workers(console, limits, config.concurrency),
+            Workers(console, limits, config.concurrency, batches=batches),
             total=len(cases),
             unparsed_is_lost=False,
         )

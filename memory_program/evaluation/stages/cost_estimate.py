@@ -10,7 +10,7 @@ from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import BudgetExceededError, ConfigError
 from memory_program.models.model_names import runs_here
-from memory_program.models.usage import estimate_cost
+from memory_program.models.usage import BATCH_PRICE_SHARE, estimate_cost
 
 # Means over LoCoMo, in tokens. An estimate within a factor of two is good enough.
 _WRITER_PROMPT, _RELATED_MEMORIES, _WRITER_REPLY = 900, 700, 400
@@ -91,6 +91,8 @@ def _estimate(
 ) -> StageEstimate:
     address = server_address(config, role)
     cost_usd = estimate_cost(model, calls, input_tokens, output_tokens, api_base=address)
+    if config.batch and cost_usd is not None:
+        cost_usd *= BATCH_PRICE_SHARE
     tokens = round(calls * (input_tokens + output_tokens))
     return StageEstimate(str(name), _STAGES[role], model, calls, cost_usd, tokens)
 

@@ -16,7 +16,7 @@ from memory_program.core.journal import Journal
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.workers import Workers
-from memory_program.models.rate_limit import stopping_at_exhausted_quota
+from memory_program.models.rate_limit import ending_hopeless_runs
 from memory_program.models.usage import track_usage
 
 
@@ -97,7 +97,7 @@ def judge_cases(
         judge = judges[case.rubric]
         with track_usage() as meter:
             try:
-                with stopping_at_exhausted_quota("judge"):
+                with ending_hopeless_runs("judge"):
                     if isinstance(judge, NuggetJudge):
                         assert case.nugget is not None, "a judge of nuggets is given one"
                         found = judge.grade(case.question, case.prediction, case.nugget)

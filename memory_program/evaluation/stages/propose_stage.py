@@ -3,7 +3,7 @@
 import contextvars
 import time
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,6 +66,7 @@ class Proposer:
         conversation_id: str,
         session_key: Callable[[str], str],
         workers: Workers,
+        threads: Executor,
         *,
         retry_sessions: Collection[str] = (),
     ) -> None:
@@ -77,9 +78,10 @@ class Proposer:
             conversation_id: the conversation.
             session_key: gives the key of a session's record, given the session's id.
             workers: the stage that the calls belong to.
+            threads: run the calls, those of all conversations together.
             retry_sessions: ids of sessions whose failed proposals are asked for again.
         """
-        self._writer, self._journal, self._workers = writer, journal, workers
+        self._writer, self._journal, self._workers, self._threads = writer, journal, workers, threads
         self._conversation_id, self._session_key = conversation_id, session_key
         self._retried = frozenset(retry_sessions)
         self._given: dict[str, ProposalRecord] = {}
@@ -95,12 +97,13 @@ class Proposer:
         """
         if not asks:
             return []
-        with ThreadPoolExecutor(min(len(asks), self._workers.concurrency), "proposer") as pool:
-            futures = [pool.submit(contextvars.copy_context().run, self._ask, ask) for ask in asks]
-            try:
-                records = [future.result() for future in futures]
-            finally:
-                pool.shutdown(cancel_futures=True)
+        futures = [self._threads.submit(contextvars.copy_context().run, self._ask, ask) for ask in asks]
+        try:
+            records = [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()
+            wait(futures)
         self._given |= {record.key: record for record in records}
         return [record.proposal for record in records]
 

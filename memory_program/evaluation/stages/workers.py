@@ -13,6 +13,7 @@ from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.bank.outcomes import CallFailure
 from memory_program.evaluation.console import print_plain
 from memory_program.evaluation.stages.limits import FIRST_ITEMS, RunLimits
+from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchQueue
 from memory_program.models.usage import CallRecord, Usage, track_usage
 
 _LONGEST_INTERVAL_S = 600.0
@@ -22,7 +23,13 @@ class Workers:
     """Runs the items of a stage in parallel threads and shows their progress."""
 
     def __init__(
-        self, console: Console, limits: RunLimits, concurrency: int, *, line_every_s: float = 30.0
+        self,
+        console: Console,
+        limits: RunLimits,
+        concurrency: int,
+        *,
+        line_every_s: float = 30.0,
+        batches: BatchQueue | None = None,
     ) -> None:
         """Prepare; threads exist only while a stage runs.
 
@@ -31,10 +38,12 @@ class Workers:
             limits: end a stage early.
             concurrency: items that run at once.
             line_every_s: least time between two lines where the console is a file; it grows with the stage.
+            batches: the batches in which the items wait for their calls; as many items run as one may hold.
         """
         self.console = console
         self.limits = limits
-        self.concurrency = concurrency
+        self.concurrency = concurrency if batches is None else MAX_BATCH_CALLS
+        self._batches = batches
         self._line_every_s = line_every_s
         self._stop = threading.Event()
         self._progress: _StageProgress | None = None
@@ -79,6 +88,10 @@ class Workers:
             try:
                 for future in as_completed([pool.submit(self._run_task, task) for task in tasks]):
                     future.result()
+            except BaseException:
+                if self._batches is not None:
+                    self._batches.abandon()  # no item may wait a day for its batch
+                raise
             finally:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)

@@ -1,0 +1,313 @@
+"""Runs through the batch APIs of OpenAI and Anthropic: equal scores, half the price, nothing paid twice."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dspy.lm15 import Config, Message, Request
+from rich.console import Console
+
+from memory_program.bank.store import BankStore
+from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import BatchError, ConfigError
+from memory_program.core.json_files import Json
+from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.models.batch_api import OpenAIBatchApi
+from memory_program.models.batch_queue import BatchQueue
+from memory_program.models.factory import language_model
+from memory_program.models.usage import track_usage
+from tests.batch_server import AnthropicBatchServer, BatchServer, OpenAIBatchServer
+from tests.conftest import CHECKOUT
+from tests.evaluation_samples import write_conversations
+
+KEY = "sk-test-0123456789abcdef"
+MODELS = {OpenAIBatchServer: "openai/gpt-4.1-mini", AnthropicBatchServer: "anthropic/claude-haiku-4-5"}
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+
+
+def point_to(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the provider's own address be the server's: prices are those of the list."""
+    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    monkeypatch.setenv("ANTHROPIC_API_BASE", server.url)
+
+
+def settings(data: Path, folder: Path, model: str, **more: Any) -> dict[str, Any]:
+    defaults = {"dataset": str(data), "model": model, "systems": "rag", "rubrics": "lenient"}
+    return {**defaults, "output_dir": folder, "mlflow": False, "reply_format": "chat", **more}
+
+
+def run(config: dict[str, Any]) -> tuple[Json | None, str]:
+    console = Console(file=io.StringIO(), width=120)
+    results = evaluate(EvaluateConfig(**config), console=console)
+    return results, console.file.getvalue()
+
+
+def without_costs(found: Any) -> Any:
+    """Leave out what may differ: times, costs, retries, and what names the folder."""
+    if isinstance(found, list):
+        return [without_costs(part) for part in found]
+    if not isinstance(found, dict):
+        return found
+    left_out = ("config", "git_commit", "seconds", "latency", "usage", "cost_usd", "cost_per_correct_usd")
+    return {name: without_costs(part) for name, part in found.items() if name not in left_out}
+
+
+def records(folder: Path, journal: str, system: str = "rag") -> list[dict[str, Any]]:
+    lines = (folder / system / f"{journal}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def cost_usd(folder: Path, journal: str) -> float:
+    return sum(record["usage"]["cost_usd"] for record in records(folder, journal))
+
+
+@pytest.mark.parametrize("kind", [OpenAIBatchServer, AnthropicBatchServer])
+def test_a_batched_run_has_the_scores_of_a_direct_one_for_half_the_price(kind, tmp_path, monkeypatch):
+    data = write_conversations(tmp_path / "talks.json", 2)
+
+    with kind(
+        fails=lambda p: "dolphin" in p.fields.get("question", "") and "given_answer" not in p.fields
+    ) as server:
+        point_to(server, monkeypatch)
+        direct, _ = run(settings(data, tmp_path / "direct", MODELS[kind]))
+        assert not server.batches
+        asked = server.traffic.requests.total()
+        batched, output = run(settings(data, tmp_path / "batched", MODELS[kind], batch=True))
+
+    assert direct is not None
+    assert without_costs(batched) == without_costs(direct)
+    questions, judged = 18, len(records(tmp_path / "direct", "judgements"))
+    assert server.sizes == [questions, 1, judged]  # the answers, the one that failed, the verdicts
+    assert server.traffic.requests.total() == asked + 1  # the check that the model answers
+    retried = [record for record in records(tmp_path / "batched", "answers") if record["usage"]["retries"]]
+    assert [record["usage"]["retries"] for record in retried] == [1]
+    for journal in ("answers", "judgements"):
+        price = cost_usd(tmp_path / "direct", journal)
+        assert price > 0
+        assert cost_usd(tmp_path / "batched", journal) == pytest.approx(price / 2)
+    assert batched["systems"]["rag"]["cost_usd"] == pytest.approx(direct["systems"]["rag"]["cost_usd"] / 2)
+    assert f"{MODELS[kind]}: batch batch_1: 0 of {questions} done, submitted, waits" in output
+    assert f"{MODELS[kind]}: batch batch_1: {questions} of {questions} done" in output
+
+
+def banks(folder: Path) -> dict[str, Any]:
+    with BankStore(f"sqlite:///{folder / 'banks.sqlite'}") as store:
+        spaces = {name: store.load(name) for name in store.namespaces()}
+        return {name: (space.bank.live(), space.bank.core) for name, space in spaces.items()}
+
+
+def test_each_phase_of_a_build_is_one_batch_of_all_conversations(tmp_path, monkeypatch):
+    data = write_conversations(tmp_path / "talks.json", 2)
+    with OpenAIBatchServer() as server:
+        point_to(server, monkeypatch)
+        common = {"systems": "memory", "mode": "build", "build": "two-phase"}
+        run(settings(data, tmp_path / "direct", "openai/gpt-4.1-mini", **common))
+        asked = server.traffic.requests.total()
+        run(settings(data, tmp_path / "batched", "openai/gpt-4.1-mini", batch=True, **common))
+        direct_calls = server.traffic.requests.total() - asked
+
+    assert banks(tmp_path / "batched") == banks(tmp_path / "direct")
+    proposed = records(tmp_path / "batched", "proposals", "memory")
+    assert server.sizes[0] == 2 * 4 * 4  # conversations, sessions, agents
+    assert len(server.sizes) == 2
+    assert sum(server.sizes) + direct_calls - 1 == len(proposed)  # conflicts are asked at once
+    assert len(proposed) == len(records(tmp_path / "direct", "proposals", "memory"))
+
+
+def start(data: Path, folder: Path, server: BatchServer) -> subprocess.Popen[str]:
+    command = [
+        sys.executable, str(CHECKOUT / "evaluate.py"), "--dataset", str(data), "--systems", "rag", "--batch",
+        "--model", "openai/gpt-4.1-mini", "--judge-model", "none", "--output-dir", str(folder),
+        "--reply-format", "chat", "--no-mlflow",
+    ]  # fmt: skip
+    environment = {**os.environ, "OPENAI_BASE_URL": server.url, "OMP_NUM_THREADS": "1"}
+    piped = subprocess.PIPE
+    return subprocess.Popen(command, env=environment, stdout=piped, stderr=piped, text=True)
+
+
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_run_that_is_killed_while_it_waits_collects_the_same_batch_later(ending, tmp_path):
+    data = write_conversations(tmp_path / "talks.json", 1)
+    journal = tmp_path / "run" / "batches.jsonl"
+    with OpenAIBatchServer() as server:
+        server.is_held = True
+        process = start(data, tmp_path / "run", server)
+        until = time.monotonic() + 120
+        while server.polled < 2:
+            assert time.monotonic() < until, process.communicate()
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.02)
+        process.send_signal(ending)
+        said = process.communicate(timeout=60)
+        assert journal.read_text().count("\n") == 1
+        assert not (tmp_path / "run" / "rag" / "answers.jsonl").exists()
+        server.is_held = False
+        process = start(data, tmp_path / "run", server)
+        finished = process.communicate(timeout=120)
+        assert process.returncode == 0, finished
+        assert server.sizes == [9]  # nothing was submitted, and paid for, again
+        assert server.batch_keys == {f"Bearer {KEY}"}
+
+    answers = records(tmp_path / "run", "answers")
+    assert len(answers) == 9
+    assert all(record["answer"]["outcome"] == "ok" for record in answers)
+    assert "rag: answer: 9 of 9 done" in finished[0]
+    assert KEY not in "".join((*said, *finished))
+    for path in (tmp_path / "run").rglob("*"):
+        assert not path.is_file() or KEY.encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("kind", [OpenAIBatchServer, AnthropicBatchServer])
+def test_a_batch_that_expires_ends_the_run_and_only_the_rest_is_submitted_again(kind, tmp_path, monkeypatch):
+    data = write_conversations(tmp_path / "talks.json", 1)
+    with kind(expires=[1]) as server:
+        point_to(server, monkeypatch)
+        config = settings(data, tmp_path / "run", MODELS[kind], batch=True, judge_model="none")
+        with pytest.raises(BatchError, match=r"batch_1 expired; calls without a reply: 4; .* same command"):
+            run(config)
+        assert len(records(tmp_path / "run", "answers")) == 5
+        run(config)
+        assert server.sizes == [9, 4]
+    assert len(records(tmp_path / "run", "answers")) == 9
+
+
+def question(text: str, model: str = "openai/gpt-4.1-mini") -> Request:
+    config = Config(max_tokens=20, temperature=0.0)
+    return Request(model=model, messages=(Message.user(text),), config=config)
+
+
+def ask_all(queue: BatchQueue, server: BatchServer, texts: Sequence[str]) -> list[str]:
+    """Ask all at once, each in a thread of its own; return the replies, or the errors' words."""
+    lm = language_model("openai/gpt-4.1-mini", api_base=server.url, batches=queue, first_wait_s=0.01)
+
+    def ask(text: str) -> str:
+        try:
+            return lm.engine.complete(question(text)).message.text
+        except BatchError as error:
+            return f"{type(error).__name__}: {error}"
+
+    with ThreadPoolExecutor(len(texts)) as pool:
+        asked = [pool.submit(copy_context().run, ask, text) for text in texts]
+        return [future.result() for future in asked]
+
+
+def quick(folder: Path, said: list[str], **more: Any) -> BatchQueue:
+    return BatchQueue(folder / "batches.jsonl", said.append, gather_s=0.2, first_poll_s=0.02, **more)
+
+
+def echo(prompt: Any, seen: int) -> str:
+    return f"you said {prompt.user}"
+
+
+def test_batches_are_halved_until_the_account_takes_them(tmp_path):
+    texts, said = [f"question {number}" for number in range(10)], list[str]()
+    with OpenAIBatchServer(most_requests=3, reply=echo) as server, quick(tmp_path, said) as queue:
+        assert ask_all(queue, server, texts) == [f"you said {text}" for text in texts]
+    assert server.sizes == [10, 5, 2, 2, 2, 2, 2]
+    assert sum("batches are halved" in line for line in said) == 2
+
+
+def test_a_batch_holds_one_model_and_no_more_calls_than_allowed(tmp_path):
+    texts, said = [f"question {number}" for number in range(7)], list[str]()
+    with OpenAIBatchServer(reply=echo) as server, quick(tmp_path, said, max_calls=3) as queue:
+        other = language_model("openai/gpt-4.1", api_base=server.url, batches=queue)
+        alone = threading.Thread(target=other.engine.complete, args=[question("other", "openai/gpt-4.1")])
+        alone.start()
+        assert ask_all(queue, server, texts) == [f"you said {text}" for text in texts]
+        alone.join()
+    assert sorted(server.sizes) == [1, 1, 3, 3]
+
+
+def test_a_batch_holds_no_more_bytes_than_allowed(tmp_path, monkeypatch):
+    monkeypatch.setattr(OpenAIBatchApi, "max_bytes", 3000)  # a request has about 1,300
+    texts, said = [f"{number} {'word ' * 200}" for number in range(5)], list[str]()
+    with OpenAIBatchServer(reply=echo) as server, quick(tmp_path, said) as queue:
+        assert ask_all(queue, server, texts) == [f"you said {text}" for text in texts]
+    assert server.sizes == [2, 2, 1]
+
+
+def test_equal_requests_are_answered_each_and_claimed_each_after_a_kill(tmp_path):
+    said = list[str]()
+    with OpenAIBatchServer(reply=echo) as server:
+        server.is_held = True
+        killed = quick(tmp_path, said)
+        killed.__enter__()  # and never left, as in a process that is killed
+        waiting = threading.Thread(target=ask_all, args=[killed, server, ["again", "again", "once"]])
+        waiting.start()
+        while not server.polled:
+            time.sleep(0.01)
+        server.is_held = False
+        with quick(tmp_path, said) as queue:
+            assert ask_all(queue, server, ["again", "again", "again"]) == ["you said again"] * 3
+        assert server.sizes == [3, 1]
+        killed.abandon()
+        waiting.join()
+        with quick(tmp_path, said) as queue:  # one that is used is not given again; one that is not, is
+            assert ask_all(queue, server, ["once", "again"]) == ["you said once", "you said again"]
+        assert server.sizes == [3, 1, 1]
+
+
+def test_calls_of_a_batch_that_the_provider_has_forgotten_are_submitted_again(tmp_path):
+    said = list[str]()
+    with OpenAIBatchServer(reply=echo) as server:
+        with quick(tmp_path, said) as queue:
+            ask_all(queue, server, ["hello"])
+        first = json.loads((tmp_path / "batches.jsonl").read_text().splitlines()[0])
+        (tmp_path / "batches.jsonl").write_text(json.dumps(first | {"key": "batch_9"}) + "\n")
+        with quick(tmp_path, said) as queue:
+            assert ask_all(queue, server, ["hello"]) == ["you said hello"]
+        assert server.sizes == [1, 1]
+    assert any("batch_9 is lost: HTTP 404" in line and "submitted again: 1" in line for line in said)
+
+
+def test_a_server_without_batches_is_told_apart(tmp_path):
+    said = list[str]()
+    with OpenAIBatchServer() as server, quick(tmp_path, said) as queue:
+        lm = language_model("openai/m", api_base=f"{server.url}/nowhere", batches=queue)
+        with pytest.raises(
+            BatchError, match=r"a batch of 1 calls was not accepted: HTTP 404.*/nowhere/files"
+        ):
+            lm.engine.complete(question("hello"))
+
+
+def test_a_parameter_that_the_model_refuses_in_a_batch_is_left_out_of_the_next(tmp_path):
+    server, queue = OpenAIBatchServer(reply=echo, refuses=["temperature"]), quick(tmp_path, [])
+    with server, queue, track_usage() as meter:
+        assert ask_all(queue, server, ["hello", "you"]) == ["you said hello", "you said you"]
+    sent = ["temperature" in body for batch in server.batches.values() for body in batch.requests.values()]
+    assert sent == [True, True, False, False]
+    assert (meter.usage.calls, meter.usage.failed_calls) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": "local:weights"}, "'local:weights' has no batch API: choose a model of openai/ or anthr"),
+        ({"model": "vllm:Qwen/Qwen3-8B"}, "'vllm:Qwen/Qwen3-8B' has no batch API"),
+        ({"model": "gemini/gemini-2.5-flash"}, "'gemini/gemini-2.5-flash' has no batch API"),
+        ({"dataset": "sample", "model": None}, "'pocket' has no batch API"),
+        ({"judge_model": "local:weights"}, "'local:weights' has no batch API"),
+        ({"systems": "memory"}, "build='sequential' would take a batch for each session: add --build two-ph"),
+        ({"executor": "ray"}, "batch=True works in one process, and executor='ray' uses several"),
+    ],
+)
+def test_a_batch_that_cannot_be_is_refused_before_the_run(changed, message, tmp_path):
+    config = settings(tmp_path / "talks.json", tmp_path / "run", "openai/gpt-4.1-mini", batch=True)
+    with pytest.raises(ConfigError, match=message):
+        EvaluateConfig(**(config | changed))
