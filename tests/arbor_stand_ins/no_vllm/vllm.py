@@ -1,16 +1,13 @@
 """Stands in for vLLM in Arbor's environment: a model on the CPU behind the names that Arbor imports.
 
-Arbor's own server of inference (``vllm_serve``) and its own client run on it unchanged; weights go from the
-trainer to the sampler through a folder instead of NCCL. What the trainer makes of rewards is written down in
-the file that ``ARBOR_ADVANTAGES`` names.
+Arbor's own server of inference (``vllm_serve``) and its own client run on it unchanged. It serves where vLLM
+itself is not installed, as in CI: compiling it takes minutes (``tests/arbor_vllm.sh``).
 """
 
 import argparse
 import asyncio
 import enum
 import importlib
-import json
-import os
 import socket
 import sys
 import tempfile
@@ -19,15 +16,17 @@ import types
 from pathlib import Path
 
 import torch
+from pynccl import PyNcclCommunicator
 
 
 class StatelessProcessGroup:
-    """Sender and receiver of weights, told apart by their ranks."""
+    """Sender and receiver of weights, told apart by their ranks; files take the place of a TCP store."""
 
     def __init__(self, port: int, rank: int) -> None:
         self.folder = Path(tempfile.gettempdir()) / f"arbor-weights-{port}"
         self.folder.mkdir(exist_ok=True)
         self.rank = rank
+        self._count = 0
 
     @classmethod
     def create(cls, host: str, port: int, rank: int, world_size: int) -> "StatelessProcessGroup":
@@ -36,43 +35,18 @@ class StatelessProcessGroup:
     def barrier(self) -> None:
         pass
 
-
-class PyNcclCommunicator:
-    """Sends tensors through files, one after the other."""
-
-    def __init__(self, group: StatelessProcessGroup, device: object) -> None:
-        self.group = group
-        self._count = 0
-        _write_down_advantages()
-
-    def broadcast(self, tensor: torch.Tensor, src: int) -> None:
-        path = self.group.folder / f"{self._count}.pt"
+    def broadcast_obj(self, obj: torch.Tensor | None, src: int) -> torch.Tensor | None:
+        path = self.folder / f"{self._count}.pt"
         self._count += 1
-        if self.group.rank == src:
-            torch.save(tensor.detach().cpu().clone(), path.with_suffix(".draft"))
+        if self.rank == src:
+            torch.save(obj, path.with_suffix(".draft"))
             path.with_suffix(".draft").replace(path)
-            return
+            return obj
         while not path.exists():
             time.sleep(0.005)
-        tensor.copy_(torch.load(path))
+        found = torch.load(path)
         path.unlink()
-
-
-def _write_down_advantages() -> None:
-    """Note what Arbor's trainer computes, if this is its process."""
-    trainer = getattr(sys.modules["__main__"], "ArborGRPOTrainer", None)
-    place = os.environ.get("ARBOR_ADVANTAGES")
-    if trainer is None or place is None:
-        return
-    compute = trainer._compute_advantages
-
-    def noted(self: object, rewards: torch.Tensor) -> torch.Tensor:
-        advantages = compute(self, rewards)
-        with Path(place).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(advantages.tolist()) + "\n")
-        return advantages
-
-    trainer._compute_advantages = noted
+        return found
 
 
 class AsyncEngineArgs:
@@ -87,7 +61,7 @@ class AsyncEngineArgs:
 
 
 class AsyncLLMEngine:
-    """A model of transformers; ``updates`` counts how often it got all weights."""
+    """A model of transformers."""
 
     def __init__(self, source: str, extension: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -95,7 +69,6 @@ class AsyncLLMEngine:
         self.network = AutoModelForCausalLM.from_pretrained(source).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(source)
         self.parameters = dict(self.network.named_parameters())
-        self.updated = 0
         # Arbor's module runs as __main__: the class of that name is there already
         worker = getattr(sys.modules["__main__"], extension.rpartition(".")[2])()
         worker.device = "cpu"
@@ -112,8 +85,7 @@ class AsyncLLMEngine:
             await asyncio.to_thread(getattr(self._worker, method), *args)
 
     async def reset_prefix_cache(self) -> None:
-        async with self._turn:
-            self.updated += 1
+        pass
 
     async def get_vllm_config(self) -> None:
         return None
@@ -124,34 +96,50 @@ class AsyncLLMEngine:
                 self.parameters[name].copy_(weight)  # a name that is not the model's is an error
 
     @torch.no_grad()
-    def reply(self, body: dict) -> dict:
+    def reply(self, body: dict, longest: int) -> dict | None:
+        """Answer, or say None to a prompt that is too long."""
         assert (body["top_k"], body["top_p"]) == (-1, 1.0), "samples are to be the policy's own"
         text = self.tokenizer.apply_chat_template(
             body["messages"], tokenize=False, add_generation_prompt=True
         )
         tokens = self.tokenizer(text, add_special_tokens=False, return_tensors="pt")
-        torch.manual_seed(body.get("seed") or 0)
+        start = tokens["input_ids"].shape[1]
+        if start + body["max_tokens"] > longest:
+            return None
+        if "seed" in body:
+            torch.manual_seed(body["seed"])
         is_sampled = body["temperature"] > 0
-        sampling = {"temperature": body["temperature"]} if is_sampled else {}
-        made = self.network.generate(
-            **tokens, max_new_tokens=body["max_tokens"], do_sample=is_sampled, top_k=0, **sampling
-        )[0, tokens["input_ids"].shape[1] :]
+        sampling = {"temperature": body["temperature"], "top_k": 0} if is_sampled else {}
+        whole = self.network.generate(
+            **tokens,
+            max_new_tokens=body["max_tokens"],
+            do_sample=is_sampled,
+            repetition_penalty=body["repetition_penalty"],
+            **sampling,
+        )
+        made = whole[0, start:]
         ends = bool(made[-1] == self.tokenizer.eos_token_id)
         message = {"role": "assistant", "content": self.tokenizer.decode(made, skip_special_tokens=True)}
         choice = {"index": 0, "message": message, "finish_reason": "stop" if ends else "length"}
-        usage = {"prompt_tokens": tokens["input_ids"].shape[1], "completion_tokens": len(made)}
+        if body.get("logprobs"):
+            logits = self.network(whole).logits[0, start - 1 : -1].log_softmax(-1)
+            likely = logits.gather(1, made[:, None])[:, 0].tolist()
+            content = [
+                {"token": f"token_id:{int(a)}", "logprob": b} for a, b in zip(made, likely, strict=True)
+            ]
+            choice["logprobs"] = {"content": content}
+        usage = {"prompt_tokens": start, "completion_tokens": len(made)}
         return {
             "id": "chatcmpl-0",
             "object": "chat.completion",
             "model": body["model"],
             "choices": [choice],
             "usage": {**usage, "total_tokens": sum(usage.values())},
-            "system_fingerprint": f"updates:{self.updated}",
         }
 
 
 def build_app(args: argparse.Namespace) -> object:
-    from fastapi import FastAPI, Request
+    from fastapi import FastAPI, HTTPException, Request
 
     app = FastAPI()
 
@@ -161,7 +149,11 @@ def build_app(args: argparse.Namespace) -> object:
 
     @app.post("/v1/chat/completions")
     async def complete(request: Request) -> dict:
-        return await asyncio.to_thread(request.app.state.engine.reply, await request.json())
+        engine = request.app.state.engine
+        answer = await asyncio.to_thread(engine.reply, await request.json(), args.max_model_len)
+        if answer is None:
+            raise HTTPException(400, "This model's maximum context length is shorter")
+        return answer
 
     return app
 
