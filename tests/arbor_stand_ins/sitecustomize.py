@@ -1,4 +1,4 @@
-"""Gives a real vLLM the ``pynccl`` of this folder: NCCL needs GPUs. Python imports this file at its start."""
+"""Gives vLLM two modules of this folder instead of its own. Python imports this file when it starts."""
 
 import importlib.abc
 import importlib.util
@@ -6,12 +6,14 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+_REPLACED = {"vllm.distributed.device_communicators.pynccl": "pynccl.py", "vllm._C": "kernels.py"}
+
 
 class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
-        if name != "vllm.distributed.device_communicators.pynccl":
+        if name not in _REPLACED:
             return None
-        return importlib.util.spec_from_file_location(name, Path(__file__).with_name("pynccl.py"))
+        return importlib.util.spec_from_file_location(name, Path(__file__).with_name(_REPLACED[name]))
 
 
 sys.meta_path.insert(0, _Finder())

@@ -1,9 +1,8 @@
 """Arbor 0.2.17 itself, in an environment of its own, on a real port: its routers, schemas, job, trainer.
 
-All of Arbor's own code runs, its trainer on the CPU. Stand-ins (``arbor_stand_ins``) take the place of NVML,
-which names the GPUs, of NCCL, which moves the weights, and of DeepSpeed. ``.ci/run`` makes the environment,
-without a vLLM, and names its Python: there another stand-in plays vLLM's part. ``tests/arbor_vllm.sh`` adds
-vLLM 0.10.0 for processors, and these tests then run on it.
+All of Arbor's own code runs, its trainer on the CPU, and vLLM 0.10.0 itself, in bfloat16. Stand-ins
+(``arbor_stand_ins``) take the place of NVML, which names the GPUs, of NCCL, which moves the weights, of
+DeepSpeed, of W&B, and of the kernels of attention. ``.ci/run`` makes the environment and names its Python.
 """
 
 import contextlib
@@ -36,8 +35,8 @@ from tests.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.timeout(1800)  # a minute on an idle machine, ten and more on a busy one
 STAND_INS = CHECKOUT / "tests" / "arbor_stand_ins"
-NO_VLLM = STAND_INS / "no_vllm"
-ON_VLLM = {
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "all",
     "VLLM_NO_USAGE_STATS": "1",
@@ -86,8 +85,6 @@ class Arbor:
     folder: Path
     model: Path
     advantages: list[list[float]]
-    is_vllm: bool
-    """False if a stand-in plays vLLM's part."""
     sampled: list[list[tuple[int, float]]]
     """The tokens of a reply with the sampler's log-probabilities: before the first step, and after each."""
     trained: list[Path]
@@ -155,10 +152,7 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
         training=GpuDevices(gpu_ids=(0,)),
     )
     noted = out / "advantages.jsonl"
-    known = [str(python), "-c", "import importlib.util as u; exit(u.find_spec('vllm') is None)"]
-    is_vllm = subprocess.run(known, cwd=out, check=False).returncode == 0
-    replaced = str(STAND_INS) if is_vllm else f"{STAND_INS}:{NO_VLLM}"
-    variables = {"PYTHONPATH": replaced, "ARBOR_ADVANTAGES": str(noted), "OMP_NUM_THREADS": "1", **ON_VLLM}
+    variables = {"PYTHONPATH": str(STAND_INS), "ARBOR_ADVANTAGES": str(noted), **VARIABLES}
     path = write_accelerate_config(python)
     whole = path.read_text(encoding="utf-8")
     assert "distributed_type: DEEPSPEED" in whole
@@ -176,7 +170,7 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
             job.trainer.save_model(trained[-1])
         lines = noted.read_text(encoding="utf-8").splitlines()
         advantages = [json.loads(line) for line in lines]
-        yield Arbor(config, job, lm, out / "run", model, advantages, is_vllm, sampled, trained)
+        yield Arbor(config, job, lm, out / "run", model, advantages, sampled, trained)
     finally:
         print((config.storage / "server.log").read_text(encoding="utf-8", errors="replace")[-20_000:])
         server.stop_server(config)
@@ -246,7 +240,7 @@ def test_the_trainer_takes_exactly_the_advantages_that_were_meant(arbor):
 
 def test_samples_come_from_the_weights_that_they_train(arbor):
     assert arbor.job.trainer.steps == 2
-    tolerance = 0.05 if arbor.is_vllm else 1e-4  # vLLM computes in bfloat16, and says logarithms to be exact
+    tolerance = 0.05  # vLLM computes in bfloat16
     for number, sampled in enumerate(arbor.sampled):
         tokens, said = [token for token, _ in sampled], torch.tensor([logprob for _, logprob in sampled])
         away = [
@@ -257,9 +251,9 @@ def test_samples_come_from_the_weights_that_they_train(arbor):
         assert all(found > 5 * tolerance for other, found in enumerate(away) if other != number)
 
 
-def test_a_vllm_that_is_installed_is_the_one_that_samples(arbor):
+def test_what_samples_is_vllm_itself(arbor):
     log = (arbor.config.storage / "server.log").read_text(encoding="utf-8", errors="replace")
-    assert ("Initializing a V1 LLM engine (v0.10.0" in log) == arbor.is_vllm
+    assert "Initializing a V1 LLM engine (v0.10.0" in log
 
 
 def test_samples_are_the_models_own_where_its_authors_recommend_others(arbor):
