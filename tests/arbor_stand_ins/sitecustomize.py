@@ -6,7 +6,10 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-_REPLACED = {"vllm.distributed.device_communicators.pynccl": "pynccl.py", "vllm._C": "kernels.py"}
+_REPLACED = {
+    "vllm._C": "vllm_kernels.py",
+    "vllm.distributed.device_communicators.pynccl": "vllm_pynccl.py",
+}
 
 
 class _Finder(importlib.abc.MetaPathFinder):

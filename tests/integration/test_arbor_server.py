@@ -71,6 +71,7 @@ SAMPLED = {
     "top_k": -1,
     "min_p": 0.0,
     "repetition_penalty": 1.0,
+    "seed": 7,
 }
 CREDITED = [WeightedReward(1.0, 4.0), WeightedReward(0.0), WeightedReward(0.5), WeightedReward(0.25, 2.5)]
 
@@ -240,13 +241,12 @@ def test_the_trainer_takes_exactly_the_advantages_that_were_meant(arbor):
 
 def test_samples_come_from_the_weights_that_they_train(arbor):
     assert arbor.job.trainer.steps == 2
-    tolerance = 0.05  # vLLM computes in bfloat16
+    tolerance = 0.02  # vLLM computes in bfloat16
     for number, sampled in enumerate(arbor.sampled):
         tokens, said = [token for token, _ in sampled], torch.tensor([logprob for _, logprob in sampled])
         away = [
             (torch.tensor(logprobs_by(folder, tokens)) - said).abs().max().item() for folder in arbor.trained
         ]
-        print(number, away)
         assert away[number] < tolerance
         assert all(found > 5 * tolerance for other, found in enumerate(away) if other != number)
 

@@ -1,4 +1,4 @@
-"""Stands in for vLLM's module of this name: weights go through the group's TCP store instead of NCCL.
+"""Stands in for vLLM's module ``pynccl``: weights go through the group's TCP store instead of NCCL.
 
 What the trainer makes of rewards is written down in the file that ``ARBOR_ADVANTAGES`` names.
 """
