@@ -19,9 +19,7 @@ from memory_program.core.errors import MemoryProgramError
 from memory_program.models.http_engine import NO_KEY, read_key
 
 _ALL = 100_000  # more memories than a conversation has
-_REPLY_TOKENS = (
-    2000  # mem0's default; LangMem has none, and a model that repeats itself would fill its context
-)
+_REPLY_TOKENS = 2000  # mem0's default; LangMem has none, so that a loop would fill the context
 
 
 class LostMemoryError(MemoryProgramError):

@@ -20,10 +20,10 @@ _MOST_CHARS = 2_000  # of a question that are searched for dates: 32,000 take ha
 
 @dataclass(frozen=True, slots=True)
 class EarlierVersions:
-    """The live memories, and those that were replaced and held at the time that a question names.
+    """The live memories, and the replaced ones that held at the time that a question names.
 
-    Both are live in ``bank``, of which ``index`` is. ``ended`` has the day on which each of the latter ended,
-    ``core_ended`` the same for lines that the core block no longer has.
+    ``bank`` has both as live memories, and ``index`` searches it. ``ended`` has the day on which each
+    replaced memory ended. ``core_ended`` has that day for each line that the core block no longer has.
     """
 
     bank: MemoryBank

@@ -19,7 +19,7 @@ class ScoreConfig(Settings, init=False):
     ["D1:3", "D4:2"], "seconds": 1.2, "input_tokens": 900, "output_tokens": 12, "cost_usd": 0.0004}. All but
     question_id may be left out; a question without a line is missing. An entry of a ranking is a turn id, a
     list of the turn ids that a memory comes from, or {"sources": [...], "tokens": 31}. A failed answer has
-    {"error": "why"} instead. A line may also tell of the writing of a session: {"conversation_id":
+    {"error": "why"} instead. A line may also describe how a session was written: {"conversation_id":
     "conv-26", "session_id": "session_1", "operations": 9, "seconds": 4.1, "calls": 2, "input_tokens": 5200,
     "output_tokens": 410}. Nothing is judged: no model is called.
     """

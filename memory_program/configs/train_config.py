@@ -160,11 +160,6 @@ class TrainConfig(Settings, init=False):
                 "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "
                 "lora, or --sampler local without --sampler-url"
             )
-        if self.trainer.temperature != 1.0:
-            raise ConfigError(
-                f"temperature={self.trainer.temperature:g} must be 1 with a vLLM server: it reports the "
-                "log-probabilities at temperature 1, and the importance weights are computed from them"
-            )
 
     @property
     def samples_on_vllm(self) -> bool:

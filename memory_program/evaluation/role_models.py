@@ -98,10 +98,7 @@ def make_role_models(
                 chat_template_kwargs=replies.chat_template_kwargs if address or is_vllm(name) else None,
             )
         if check:
-            try:
-                check_model(lm)
-            except ModelError:
-                check_model(lm)  # one retry: a provider that garbles a reply in a hundred is good enough
+            check_model(lm, tries=2)
         return lm
 
     def make_for_role(role: Role, name: str, temperature: float) -> dspy.LM:

@@ -149,14 +149,24 @@ def _local_language_model(
     )
 
 
-def check_model(lm: dspy.LM) -> None:
+def check_model(lm: dspy.LM, tries: int = 1) -> None:
     """Make one small call, so that a model that does not answer fails before a run and not once per item.
 
-    Call it before an optimiser too: optimisers swallow failed calls and still return a program.
+    Call it before an optimiser too: optimisers swallow failed calls and still return a program. With two
+    ``tries``, one unusable reply in a hundred does not stop a run.
 
     Raises:
-        ModelError: the call failed, after the retries that its policy allows.
+        ModelError: each call failed, after the retries that its policy allows.
     """
+    for _ in range(tries - 1):
+        try:
+            return _call_once(lm)
+        except ModelError:
+            pass
+    _call_once(lm)
+
+
+def _call_once(lm: dspy.LM) -> None:
     api_base = getattr(lm.engine, "api_base", None)
     place = f" at {api_base}" if api_base else ""
     slow_warning = threading.Timer(_SLOW_WARNING_AFTER_S, _logger.warning, (_SLOW_WARNING, lm.model, place))

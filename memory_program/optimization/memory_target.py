@@ -118,6 +118,7 @@ class MemoryOptimizationTarget:
             StoreError: the database fails.
         """
         config, splits = self._config, self._splits
+        _check_counts(*(sum(len(c.questions) for c in split) for split in (splits.train, splits.val)))
         conversations = (*splits.train, *splits.val)
         tasks = [partial(self._write_memories, conversation) for conversation in conversations]
         written = run_parallel(tasks, config.concurrency, on_error=self._calls.stop_on)
@@ -143,11 +144,7 @@ class MemoryOptimizationTarget:
 
         train = draw(splits.train, config.num_examples, "train")
         val = draw(splits.val, config.num_val, "val")
-        if not train or not val:
-            raise ConfigError(
-                f"{len(train)} questions for training and {len(val)} for validation: at least one of each is "
-                "needed; use more sessions (--max-sessions) or another dataset"
-            )
+        _check_counts(len(train), len(val))
         return CaseSplits(train, val, self._test_ids)
 
     def _write_memories(self, conversation: Conversation) -> list[MemorySpace]:
@@ -210,6 +207,14 @@ class MemoryOptimizationTarget:
     def errors(self, evaluator: CandidateEvaluator, candidate: PromptCandidate) -> Json:
         """Return nothing: a memory program has no error rates besides its score."""
         return {}
+
+
+def _check_counts(train: int, val: int) -> None:
+    if not train or not val:
+        raise ConfigError(
+            f"{train} questions for training and {val} for validation: at least one of each is needed; use "
+            "more sessions (--max-sessions) or another dataset"
+        )
 
 
 def _lost_calls(failures: tuple[CallFailure, ...]) -> list[str]:

@@ -11,7 +11,6 @@ from rich.console import Console
 from locomo.judge.rubrics import Rubric
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.optimize_config import OptimizeConfig, Target
-from memory_program.core.errors import ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.role_models import ModelFactory, make_role_models
@@ -224,10 +223,7 @@ def _make_stage_context(
 def _check_models(lms: Sequence[dspy.LM]) -> None:
     """Make one small call to each model, so that one that does not answer ends the run at once."""
     for lm in lms:
-        try:
-            check_model(lm)
-        except ModelError:
-            check_model(lm)  # one unusable reply in a hundred is no reason not to start
+        check_model(lm, tries=2)
 
 
 def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> Iterator[str]:

@@ -41,7 +41,7 @@ from memory_program.models.memoized import memoized
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.answer_rollouts import AnswerPhase
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
-from memory_program.rl.backends.local_backend import LocalProvider
+from memory_program.rl.backends.local_backend import LocalProvider, samples_on_server
 from memory_program.rl.curriculum import Curriculum, sample_with_refills
 from memory_program.rl.episodes import Episode, memory_namespace, roll_in
 from memory_program.rl.rewards import AnswerMetric, RewardRule
@@ -340,6 +340,7 @@ class _TrainingLoop:
         self._state = RunState(grpo.folder, _resume_settings(grpo, student, trainset, valset))
         grpo.on_start()
         self._job = cast(TrainingJob, lm.reinforce(grpo.training.model_dump()))
+        self._has_own_logprobs = grpo.training.temperature == 1.0 or samples_on_server(lm)
         grpo.job = self._job
         # after reinforce(), which gives the model the name of its job
         data = (trainset, valset)
@@ -396,8 +397,7 @@ class _TrainingLoop:
         write_rollouts(self._grpo.folder, step + 1, sampled.lines)
         with watch.phase("update"):
             groups = [group for of_episode in sampled.groups for group in of_episode.groups]
-            has_own_logprobs = self._grpo.training.temperature == 1.0
-            items = [training_items(group, has_own_logprobs=has_own_logprobs) for group in groups]
+            items = [training_items(group, has_own_logprobs=self._has_own_logprobs) for group in groups]
             report = self._job.step([{"batch_id": n, "group": group} for n, group in enumerate(items)])
         metrics = {**sampled.metrics, **update_metrics(report), **watch.metrics()}
         progress.step += 1

@@ -365,9 +365,8 @@ def training_items(
 
     Args:
         group: the group.
-        has_own_logprobs: the reported log-probabilities are those of the sampling distribution, which holds
-            at temperature 1 only. It never holds for a reply that was held to a schema: a server reports
-            those within the grammar, and this process those without it.
+        has_own_logprobs: the reported log-probabilities are those of the sampling distribution. A vLLM
+            server reports these, this process only at temperature 1.
     """
     items: list[dict[str, Any]] = []
     for sample in group.samples:
@@ -383,8 +382,7 @@ def training_items(
             tokens = call.response.logprobs or ()
             if tokens and all(token.token_id is not None for token in tokens):
                 item["completion_tokens"] = tuple(token.token_id for token in tokens)
-                is_free = has_own_logprobs and not call.request.config.response_format
-                item["logprobs"] = tuple(token.logprob for token in tokens) if is_free else None
+                item["logprobs"] = tuple(token.logprob for token in tokens) if has_own_logprobs else None
             items.append(item)
     return items
 

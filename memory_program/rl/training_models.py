@@ -81,7 +81,8 @@ def _start_sampler(config: TrainConfig) -> str:
     # the smallest of the limits of ranks that vLLM takes
     limits, rank = (8, 16, 32, 64, 128, 256, 320), config.trainer.optimizer.lora_r
     limit = next((limit for limit in limits if limit >= rank), 512)
-    arguments = ["--enable-lora", "--max-lora-rank", str(limit)]
+    # processed: at the sampling temperature, as the trainer computes them
+    arguments = ["--enable-lora", "--max-lora-rank", str(limit), "--logprobs-mode", "processed_logprobs"]
     if default_device() == "cuda":
         arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
     source = model_source(config.model)

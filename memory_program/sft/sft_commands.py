@@ -215,12 +215,17 @@ def _make_lessons(
     """Make the examples of the parts to teach, and say how many questions are left out.
 
     They are taught under the prompts of the given program, or of that of the trajectories.
+
+    Raises:
+        ConfigError: the prompts of the trajectories are not those that inference sends.
     """
     program, missed = make_system(SystemName.MEMORY.value, config.system), 0
     assert isinstance(program, MemoryProgram)
     prompts = config.program or config.trajectories / PROGRAM_FILE
-    if config.program is not None or (config.target != "writer" and prompts.is_file()):
+    if prompts.is_file():  # trajectories of earlier versions lack it
         load_program(program, prompts)
+        if config.program is None and config.target != "reader":
+            _check_prompts(config.trajectories, lines, program)
 
     def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
         nonlocal missed
@@ -237,6 +242,25 @@ def _make_lessons(
     if missed:
         say(f"{missed:,} questions are left out: retrieval does not find what answers them")
     return lessons
+
+
+def _check_prompts(folder: Path, lines: Sequence[SessionLine], program: MemoryProgram) -> None:
+    """Refuse recorded prompts that the program no longer sends; a model would learn another task.
+
+    Only the prompts of a session with one call for each agent are compared: others depend on the replies.
+    """
+    for line in lines:
+        if len(line["calls"]) == len(program.writer.agents) and all(
+            call["is_valid"] for call in line["calls"]
+        ):
+            recorded, current = sft_examples([line]), writer_examples(program, [line])
+            if [e["messages"][0] for e in recorded] != [e["messages"][0] for e in current]:
+                raise ConfigError(
+                    f"the prompts in {str(folder)!r} have other instructions, tools or another reply format "
+                    "than this command: record them again with --mode trajectories, or train under the "
+                    f"current prompts with --program {folder / PROGRAM_FILE}"
+                )
+            return
 
 
 def _describe_entry(entry: LogEntry) -> str:

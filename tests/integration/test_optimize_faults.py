@@ -1,5 +1,6 @@
 """Faults during an optimisation: the error names the cause, or the run stops with the best so far."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -218,6 +219,18 @@ def test_a_split_without_questions_is_an_error(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "one.json", count=1)
     with pytest.raises(ConfigError, match="1 conversations give 0 for training"):
         optimize(quick(tmp_path, dataset=str(data)))
+
+
+def test_a_split_without_questions_is_found_before_memories_are_written(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "first.json")
+    first, *others = json.loads(data.read_text())
+    data.write_text(json.dumps([first, *({**other, "qa": []} for other in others)]))
+    with (
+        ModelServer(reply=Steerable()) as server,
+        pytest.raises(ConfigError, match="for validation: at least one of each is needed"),
+    ):
+        run(quick(tmp_path, dataset=str(data)), server)
+    assert server.traffic.requests.total() == 2  # the checks of the two models
 
 
 @pytest.mark.parametrize(

@@ -189,18 +189,20 @@ async def found_over_mcp(url: str, query: str) -> list[str]:
         return [hit["text"] for hit in found.structured_content["result"]]
 
 
-def test_an_adapter_has_the_log_probabilities_of_its_trainer(folder, tmp_path):
-    lora = ["--enable-lora", "--max-lora-rank", "8"]
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_an_adapter_has_the_log_probabilities_of_its_trainer(folder, tmp_path, temperature):
+    lora = ["--enable-lora", "--max-lora-rank", "8", "--logprobs-mode", "processed_logprobs"]
     url = serve_model("policy", str(folder), lora, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
     engine = LocalEngine(LocalSettings(source=str(folder), dtype="float32", device="cpu"))
     engine.sampler = VllmSampler(url, tmp_path / "adapters", engine.model.stop_ids)
-    trainer = LocalTrainer(engine, ReinforceSettings(tuning="lora", lora_r=8, learning_rate=1e-2))
+    settings = ReinforceSettings(tuning="lora", lora_r=8, learning_rate=1e-2, temperature=temperature)
+    trainer = LocalTrainer(engine, settings)
 
     def sample(number: int) -> Sample:
         request = lm15.Request(
             model="m",
             messages=(lm15.Message.user(f"Write a sentence about the number {number}."),),
-            config=lm15.Config(temperature=1.0, max_tokens=16),
+            config=lm15.Config(temperature=temperature, max_tokens=16),
         )
         tokens = engine.complete(request).logprobs or ()
         ids, logprobs = zip(*((token.token_id, token.logprob) for token in tokens), strict=True)

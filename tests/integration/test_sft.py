@@ -1,6 +1,7 @@
 """Supervised fine-tuning: its tokens, its choice of weights, its end, its resumption, and two processes."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -67,7 +68,9 @@ def losses(folder: Path) -> list[tuple[str, int, float]]:
 @pytest.fixture(scope="module")
 def trajectories(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("trajectories")
-    record_trajectories(ruled_program(), [memorable_talk(name) for name in "abc"], folder, threads=2)
+    program = ruled_program()
+    record_trajectories(program, [memorable_talk(name) for name in "abc"], folder, threads=2)
+    program.save(str(folder / "program.json"))
     return folder
 
 
@@ -93,10 +96,31 @@ def test_the_loss_is_that_of_the_replies_after_the_prompts_that_inference_sends(
         model=f"local:{tmp_path}", trajectories=trajectories, output_dir=tmp_path / "sft", epochs=1,
         held_out=0.34, chat_template_kwargs='{"mark": true}', mlflow=False,
     )  # fmt: skip
-    (trajectories / "program.json").write_text("{}")
     fine_tune_parts(config, Console(quiet=True))
-    assert (tmp_path / "sft" / "model" / "program.json").read_text() == "{}", "prompts go with the weights"
+    saved = (tmp_path / "sft" / "model" / "program.json").read_text()
+    assert saved == (trajectories / "program.json").read_text(), "prompts go with the weights"
     assert losses(tmp_path / "sft")[0] == ("validation", 0, pytest.approx(total / tokens, rel=1e-4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({}, "other instructions, tools or another reply format .* --program .*program.json"),
+        ({"writer_mode": "generalist"}, "saved from a program of the same --writer-mode"),
+    ],
+)
+def test_prompts_that_inference_does_not_send_are_not_taught(
+    half_taught, trajectories, tmp_path, settings, complaint
+):
+    shutil.copytree(trajectories, tmp_path / "old")
+    for path in (tmp_path / "old").glob("*.jsonl"):
+        path.write_text(path.read_text().replace("delete_memory(", "drop_memory("))
+    config = FineTuneConfig(
+        model=f"local:{half_taught}", trajectories=tmp_path / "old", output_dir=tmp_path / "sft",
+        mlflow=False, **settings,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match=complaint):
+        fine_tune_parts(config, Console(quiet=True))
 
 
 def test_examples_of_one_pass_are_padded_and_do_not_see_each_other(half_taught, tmp_path):

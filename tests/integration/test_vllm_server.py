@@ -197,4 +197,5 @@ def test_a_training_samples_on_a_server_that_is_started_with_adapters(vllm, half
     engine.close()
     ((_, _, *arguments),) = vllm.started
     assert f"serve {half_taught} " in " ".join(arguments)
-    assert "--enable-lora --max-lora-rank 16" in " ".join(arguments)
+    given = "--enable-lora --max-lora-rank 16 --logprobs-mode processed_logprobs"
+    assert given in " ".join(arguments)

@@ -357,20 +357,6 @@ def test_training_items_hold_the_sampled_tokens():
     assert training_items(grouping.groups[0], has_own_logprobs=False)[0]["logprobs"] is None
 
 
-def test_log_probabilities_of_replies_held_to_a_schema_are_left_out():
-    tapped = sampling_program(program(Seeded()), 1.0, 64)
-    both = [
-        ScoredRollout(run_rollout(tapped, episode(), "s", n), (), RolloutScore(float(n))) for n in range(2)
-    ]
-    group = grouped(both, "outcome", alpha=1.0).groups[0]
-    (call,) = group.samples[0].calls
-    config = replace(call.request.config, response_format={"type": "json_schema", "schema": {}})
-    held = replace(group.samples[0], calls=(replace(call, request=replace(call.request, config=config)),))
-    first, second = training_items(replace(group, samples=(held, group.samples[1])), has_own_logprobs=True)
-    assert (first["completion_tokens"], first["logprobs"]) == ((7, 8), None)
-    assert second["logprobs"] == (-0.5, -0.25)
-
-
 @pytest.mark.parametrize(("limit", "wanted", "given"), [(32, 64, 32), (64, 32, 32), (None, 64, 64)])
 def test_a_reply_respects_the_limit_of_the_model(limit, wanted, given):
     engine, made = Seeded(), MemoryProgram()

@@ -224,6 +224,12 @@ class LocalProvider(Provider):
         return f"local:{folder}"
 
 
+def samples_on_server(lm: dspy.LM) -> bool:
+    """Return True if a vLLM server samples for a model whose weights are trained in this process."""
+    engine = lm.engine.local if isinstance(lm.engine, LocalModel) else lm.engine
+    return isinstance(engine, LocalEngine) and engine.sampler is not None
+
+
 def require_local_engine(lm: dspy.LM) -> LocalEngine:
     """Return the engine of a model in this process.
 
