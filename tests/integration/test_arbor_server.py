@@ -1,8 +1,8 @@
 """Arbor 0.2.17 itself, in an environment of its own, on a real port: its routers, schemas, job, trainer.
 
-Stand-ins take the place of the GPU, of vLLM's model runner and of its transfer of weights
-(``arbor_stand_ins``); all of Arbor's own code runs, its trainer on the CPU. ``.ci/run`` makes the environment
-and names its Python.
+All of Arbor's own code runs, its trainer on the CPU, and vLLM 0.10.0 itself, in bfloat16. Stand-ins
+(``arbor_stand_ins``) take the place of NVML, which names the GPUs, of NCCL, which moves the weights, of
+DeepSpeed, of W&B, and of the kernels of attention. ``.ci/run`` makes the environment and names its Python.
 """
 
 import contextlib
@@ -35,6 +35,13 @@ from tests.tiny_model import save_tiny_model
 
 pytestmark = pytest.mark.timeout(1800)  # a minute on an idle machine, ten and more on a busy one
 STAND_INS = CHECKOUT / "tests" / "arbor_stand_ins"
+VARIABLES = {
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "all",
+    "VLLM_NO_USAGE_STATS": "1",
+    "TORCHDYNAMO_DISABLE": "1",  # compiling a tiny model takes longer than all that it samples
+}
 ON_THE_CPU = (
     "compute_environment: LOCAL_MACHINE\ndistributed_type: 'NO'\nmixed_precision: 'no'\nuse_cpu: true\n"
 )
@@ -56,6 +63,16 @@ PROMPT = [
     {"role": "user", "content": "Nate adopted a turtle."},
 ]
 RESULTS = [*PROMPT, {"role": "assistant", "content": "search"}, {"role": "user", "content": "Nothing found."}]
+SAMPLED = {
+    "messages": PROMPT,
+    "max_tokens": 12,
+    "temperature": 1.0,
+    "top_p": 1.0,
+    "top_k": -1,
+    "min_p": 0.0,
+    "repetition_penalty": 1.0,
+    "seed": 7,
+}
 CREDITED = [WeightedReward(1.0, 4.0), WeightedReward(0.0), WeightedReward(0.5), WeightedReward(0.25, 2.5)]
 
 
@@ -69,8 +86,10 @@ class Arbor:
     folder: Path
     model: Path
     advantages: list[list[float]]
-    updates: list[int]
-    """How often the sampler had got all weights: before the first step, and after each."""
+    sampled: list[list[tuple[int, float]]]
+    """The tokens of a reply with the sampler's log-probabilities: before the first step, and after each."""
+    trained: list[Path]
+    """The models whose log-probabilities these should be: the first one, and what each step made of it."""
 
 
 def group(size: int, second_turns: int = 0) -> dict[str, object]:
@@ -109,11 +128,15 @@ def python() -> Path:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model that transformers 4 reads too."""
-    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama", loudness=2.0)
-    path = folder / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"}
-    path.write_text(json.dumps(config), encoding="utf-8")
+    """A tiny model that transformers 4 reads too; its authors recommend samples that are not its own."""
+    folder = save_tiny_model(tmp_path_factory.mktemp("tiny"), "llama", loudness=2.0, head_dim=32)
+    recommended = {"do_sample": True, "top_k": 1, "repetition_penalty": 1.5}
+    for name, added in [
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast"}),
+        ("generation_config.json", recommended),
+    ]:
+        config = json.loads((folder / name).read_text(encoding="utf-8")) | added
+        (folder / name).write_text(json.dumps(config), encoding="utf-8")
     return folder
 
 
@@ -130,7 +153,7 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
         training=GpuDevices(gpu_ids=(0,)),
     )
     noted = out / "advantages.jsonl"
-    variables = {"PYTHONPATH": str(STAND_INS), "ARBOR_ADVANTAGES": str(noted), "OMP_NUM_THREADS": "1"}
+    variables = {"PYTHONPATH": str(STAND_INS), "ARBOR_ADVANTAGES": str(noted), **VARIABLES}
     path = write_accelerate_config(python)
     whole = path.read_text(encoding="utf-8")
     assert "distributed_type: DEEPSPEED" in whole
@@ -140,36 +163,45 @@ def arbor(python: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -
         lm = arbor_model(f"local:{model}", config.url, out / "run", max_tokens=8)
         job = lm.reinforce(SETTINGS.model_dump())
         assert isinstance(job, ArborReinforceJob)
-        updates = [updates_of(lm)]
+        sampled, trained = [sampled_tokens(lm)], [model]
         for groups in ([group(4), group(3)], [group(4, second_turns=1)]):
             job.step(groups)
-            updates.append(updates_of(lm))
+            sampled.append(sampled_tokens(lm))
+            trained.append(out / f"step-{len(trained)}")
+            job.trainer.save_model(trained[-1])
         lines = noted.read_text(encoding="utf-8").splitlines()
-        yield Arbor(config, job, lm, out / "run", model, [json.loads(line) for line in lines], updates)
+        advantages = [json.loads(line) for line in lines]
+        yield Arbor(config, job, lm, out / "run", model, advantages, sampled, trained)
     finally:
         print((config.storage / "server.log").read_text(encoding="utf-8", errors="replace")[-20_000:])
         server.stop_server(config)
         path.write_text(whole, encoding="utf-8")
 
 
-def updates_of(lm: dspy.LM) -> int:
-    body = {
-        "model": lm.model,
-        "messages": PROMPT,
-        "max_tokens": 1,
-        "temperature": 0,
-        "top_p": 1.0,
-        "top_k": -1,
-    }
-    answer = ArborClient(lm.engine.api_base).chat(body, 60)
+def sampled_tokens(lm: dspy.LM) -> list[tuple[int, float]]:
+    asked = {"logprobs": True, "return_tokens_as_token_ids": True}
+    answer = ArborClient(lm.engine.api_base).chat({"model": lm.model, **SAMPLED, **asked}, 300)
     assert answer is not None
-    return int(answer["system_fingerprint"].removeprefix("updates:"))
+    content = answer["choices"][0]["logprobs"]["content"]
+    return [(int(one["token"].removeprefix("token_id:")), one["logprob"]) for one in content]
 
 
-def command_lines() -> Iterator[str]:
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+def logprobs_by(folder: Path, tokens: list[int]) -> list[float]:
+    """The log-probabilities of a reply to ``PROMPT`` by the weights of a folder."""
+    model = load_model(str(folder), "cpu", torch.float32)
+    text = model.tokenizer.apply_chat_template(PROMPT, tokenize=False, add_generation_prompt=True)
+    prompt = model.tokenizer(text, add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        logits = model.network(torch.tensor([[*prompt, *tokens]])).logits[0, len(prompt) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None])[:, 0].tolist()
+
+
+def processes_with(variable: str) -> Iterator[str]:
+    """The command lines of all processes whose environment has a value in it."""
+    for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended meanwhile
-            yield path.read_bytes().decode(errors="replace")
+            if variable.encode() in (folder / "environ").read_bytes():
+                yield (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
 
 
 def test_skypilot_reads_the_task_that_rents_gpus(python, tmp_path):
@@ -208,8 +240,34 @@ def test_the_trainer_takes_exactly_the_advantages_that_were_meant(arbor):
 
 
 def test_samples_come_from_the_weights_that_they_train(arbor):
-    assert arbor.updates == [0, 1, 2]
     assert arbor.job.trainer.steps == 2
+    tolerance = 0.02  # vLLM computes in bfloat16
+    for number, sampled in enumerate(arbor.sampled):
+        tokens, said = [token for token, _ in sampled], torch.tensor([logprob for _, logprob in sampled])
+        away = [
+            (torch.tensor(logprobs_by(folder, tokens)) - said).abs().max().item() for folder in arbor.trained
+        ]
+        assert away[number] < tolerance
+        assert all(found > 5 * tolerance for other, found in enumerate(away) if other != number)
+
+
+def test_what_samples_is_vllm_itself(arbor):
+    log = (arbor.config.storage / "server.log").read_text(encoding="utf-8", errors="replace")
+    assert "Initializing a V1 LLM engine (v0.10.0" in log
+
+
+def test_samples_are_the_models_own_where_its_authors_recommend_others(arbor):
+    def replies(**settings: float) -> set[str]:
+        return {arbor.lm("Who adopted a turtle?", max_tokens=8, **settings)[0] for _ in range(4)}
+
+    assert len(replies(temperature=1.0)) > 1
+    assert len(replies(temperature=0.0)) == 1
+
+
+def test_a_prompt_that_is_too_long_is_answered_with_null(arbor):
+    long = [{"role": "user", "content": "turtle " * 400}]
+    client = ArborClient(arbor.lm.engine.api_base)
+    assert client.chat({"model": arbor.lm.model, **SAMPLED, "messages": long}, 300) is None
 
 
 def test_the_policy_answers_under_the_name_of_the_job(arbor):
@@ -287,6 +345,5 @@ def test_at_the_end_the_gpus_are_free_again(arbor):
     assert (arbor.config.storage / job_id / "checkpoints" / "checkpoint_final").is_dir()
     assert server.stop_server(arbor.config)
     assert server.find_running_server(arbor.config) is None
-    assert not [
-        line for line in command_lines() if str(arbor.config.storage) in line
-    ]  # nobody is left behind
+    noted = f"ARBOR_ADVANTAGES={arbor.config.storage.parent}"
+    assert not list(processes_with(noted))  # nobody is left behind
