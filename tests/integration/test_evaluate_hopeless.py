@@ -3,10 +3,13 @@
 import json
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
+from memory_program.cli import run_evaluate
 from tests.competent_model import chat_format
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
@@ -16,21 +19,20 @@ LOOP = "1. " * 400
 
 
 def evaluate(
-    folder: Path, server: ModelServer, *flags: str, sessions: int = 6
+    folder: Path, server: ModelServer, *flags: str, sessions: int = 6, own_process: bool = False
 ) -> subprocess.CompletedProcess[str]:
+    """Run evaluate.py; most tests do so in this process, which has imported what takes seconds to import."""
     data = write_conversations(folder / "talks.json", 1, sessions=sessions)
-    fixed = [
-        "--dataset",
-        str(data),
-        "--output-dir",
-        str(folder / "run"),
-        "--no-mlflow",
-        "--judge-model",
-        "none",
-    ]
-    command = [sys.executable, str(CHECKOUT / "evaluate.py"), *fixed, "--api-base", server.url]
-    command += ["--model", "openai/test", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    arguments = [
+        "--dataset", str(data), "--output-dir", str(folder / "run"), "--no-mlflow", "--judge-model", "none",
+        "--api-base", server.url, "--model", "openai/test", *flags,
+    ]  # fmt: skip
+    if own_process:
+        command = [sys.executable, str(CHECKOUT / "evaluate.py"), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    with redirect_stdout(StringIO()) as output, redirect_stderr(StringIO()) as errors:
+        status = run_evaluate(arguments)
+    return subprocess.CompletedProcess(arguments, status, output.getvalue(), errors.getvalue())
 
 
 def test_a_build_with_useless_replies_ends_after_three_sessions_and_can_go_on(tmp_path):
@@ -38,7 +40,7 @@ def test_a_build_with_useless_replies_ends_after_three_sessions_and_can_go_on(tm
         return "ready" if "ready" in prompt.user else LOOP
 
     with ModelServer(reply=reply) as server:
-        ended = evaluate(tmp_path, server, "--systems", "memory", "--mode", "build")
+        ended = evaluate(tmp_path, server, "--systems", "memory", "--mode", "build", own_process=True)
     assert ended.returncode == 1
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("error: 12 of the first 12 replies were cut or cannot be read; the first: writer.")

@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -24,7 +24,7 @@ from transformers import (
 from memory_program.core.errors import ModelError
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import language_model
-from tests.model_hub import hub_of
+from tests.model_hub import ModelHub, hub_of
 from tests.tiny_model import save_tiny_model
 
 ASK = """
@@ -195,28 +195,40 @@ def ask(hub_address: str, cache: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_a_hub_model_is_downloaded_once_and_works_offline_afterwards(good: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def fetched(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ModelHub, Path, str]]:
+    """A hub, the cache of a process that fetched a model from it, and the answer of that model."""
+    cache = tmp_path_factory.mktemp("hub-cache")
     with hub_of(good) as hub:
-        fetched = ask(hub.address, tmp_path)
-        assert fetched.returncode == 0, fetched.stderr
-        asked = len(hub.asked)
-        assert any(path.endswith("/model.safetensors") for path in hub.asked)
-        assert ask(hub.address, tmp_path).stdout == fetched.stdout
-        assert [path for path in hub.asked[asked:] if "owner/tiny" in path] == []
-    assert ask("http://127.0.0.1:9", tmp_path).stdout == fetched.stdout
+        done = ask(hub.address, cache)
+        assert done.returncode == 0, done.stderr
+        yield hub, cache, done.stdout
 
 
-def test_files_missing_after_an_interrupted_download_are_downloaded(good: Path, tmp_path: Path) -> None:
-    with hub_of(good) as hub:
-        whole = ask(hub.address, tmp_path)
-        (missing,) = tmp_path.glob("hub/models--owner--tiny/snapshots/*/tokenizer.json")
-        missing.resolve().unlink()
-        missing.unlink()
-        asked = len(hub.asked)
-        assert ask(hub.address, tmp_path).stdout == whole.stdout
-        fetched = {path.rpartition("/")[2] for path in hub.asked[asked:]}
-    assert "tokenizer.json" in fetched
-    assert "model.safetensors" not in fetched
+def test_a_hub_model_is_downloaded_once_and_works_offline_afterwards(
+    fetched: tuple[ModelHub, Path, str],
+) -> None:
+    hub, cache, answer = fetched
+    assert any(path.endswith("/model.safetensors") for path in hub.asked)
+    asked = len(hub.asked)
+    assert ask(hub.address, cache).stdout == answer
+    assert [path for path in hub.asked[asked:] if "owner/tiny" in path] == []
+    assert ask("http://127.0.0.1:9", cache).stdout == answer
+
+
+def test_files_missing_after_an_interrupted_download_are_downloaded(
+    fetched: tuple[ModelHub, Path, str], tmp_path: Path
+) -> None:
+    hub, whole, answer = fetched
+    cache = shutil.copytree(whole, tmp_path / "cache", symlinks=True)
+    (missing,) = cache.glob("hub/models--owner--tiny/snapshots/*/tokenizer.json")
+    missing.resolve().unlink()
+    missing.unlink()
+    asked = len(hub.asked)
+    assert ask(hub.address, cache).stdout == answer
+    again = {path.rpartition("/")[2] for path in hub.asked[asked:]}
+    assert "tokenizer.json" in again
+    assert "model.safetensors" not in again
 
 
 def test_without_a_network_a_hub_model_is_refused_with_both_remedies(tmp_path: Path) -> None:

@@ -1,19 +1,16 @@
 """``python train.py --backend arbor``, against a server that plays Arbor's part and learns."""
 
 import json
-import os
-import subprocess
-import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
+from memory_program.cli import run_train
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError, ModelError
 from tests.arbor_server import SEARCH, ArborServer
-from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 from tests.tiny_model import save_tiny_model
 from tests.training_runs import run_training, save_talks
@@ -149,14 +146,11 @@ def test_a_dry_run_samples_one_group_in_a_job_that_is_then_cancelled(model, talk
     assert not list(tmp_path.rglob("arbor.json"))  # the next one begins anew
 
 
-def test_without_a_server_one_line_says_how_to_start_one(tmp_path):
+def test_without_a_server_one_line_says_how_to_start_one(tmp_path, monkeypatch, capsys):
     (tmp_path / "arbor.yaml").write_text("port: 1\ninference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n")
-    command = [sys.executable, str(CHECKOUT / "train.py"), "--backend", "arbor"]
-    done = subprocess.run(
-        command, cwd=tmp_path, env=dict(os.environ), capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == (
+    monkeypatch.chdir(tmp_path)
+    assert run_train(["--backend", "arbor"]) == 2
+    assert capsys.readouterr().err == (
         "error: no Arbor server answers at http://127.0.0.1:1/v1: start one with "
         "memory-program arbor serve --config arbor.yaml, or train in this process with --backend local\n"
     )
