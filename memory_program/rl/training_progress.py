@@ -10,6 +10,11 @@ from memory_program.rl.model_card import format_difference
 from memory_program.rl.rollouts import EpisodeGroups
 from memory_program.rl.step_metrics import PHASES
 
+_ADVICE = (
+    "no reply of this step could be used, so there was nothing to learn from: fine-tune the model first "
+    "(--mode sft), or lower --temperature; the folder rollouts has the replies"
+)
+
 
 class TrainingProgress:
     """Prints the log of a training as it is written."""
@@ -18,6 +23,7 @@ class TrainingProgress:
         """Store the console, and the number of steps of the whole training."""
         self.console = console
         self._steps = steps
+        self._has_advised = False
 
     def say(self, text: str) -> None:
         """Print a line."""
@@ -27,6 +33,9 @@ class TrainingProgress:
         """Print a log entry."""
         is_validation = entry["kind"] == "validation"
         self.say(format_validation(entry) if is_validation else format_step(entry, self._steps))
+        if not is_validation and not entry["valid"] and not self._has_advised:
+            self._has_advised = True
+            self.say(_ADVICE)
 
 
 def format_step(entry: LogEntry, steps: int) -> str:

@@ -19,7 +19,12 @@ from memory_program.rl.episodes import Episode
 from memory_program.rl.model_card import format_difference, model_card
 from memory_program.rl.training_data import count_examples, load_training_splits
 from memory_program.rl.training_models import scoring_settings
-from memory_program.rl.training_progress import format_step, format_validation, format_validation_gain
+from memory_program.rl.training_progress import (
+    TrainingProgress,
+    format_step,
+    format_validation,
+    format_validation_gain,
+)
 from memory_program.worlds import is_held_out, sample_worlds
 from tests.conftest import CHECKOUT
 
@@ -232,6 +237,15 @@ def test_a_step_is_one_line():
     assert "  unusable 2  entropy 0.300  " in format_step(without_beta, 100)
     idle = {name: value for name, value in STEP.items() if name not in ("kl", "entropy", "reward", "score")}
     assert "  no update  " in format_step(idle, 100)
+
+
+def test_a_training_without_one_usable_reply_says_once_what_to_do(capsys):
+    progress = TrainingProgress(Console(soft_wrap=True), 100)
+    progress.entry(STEP)
+    assert "--mode sft" not in capsys.readouterr().out
+    for _ in range(2):
+        progress.entry({**STEP, "valid": 0.0})
+    assert capsys.readouterr().out.count("fine-tune the model first (--mode sft)") == 1
 
 
 def test_a_validation_is_one_line():
