@@ -1,15 +1,11 @@
 """Fixtures that every test may use: the real LoCoMo file, and a DSPy that remembers no other test."""
 
 import copy
-import functools
 import os
 import shutil
-import sqlite3
 import sys
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -86,28 +82,3 @@ def _reset_dspy() -> None:
 
     dspy.configure(**copy.deepcopy(DEFAULT_CONFIG))
     dspy.configure_cache(enable_disk_cache=False, enable_memory_cache=True)
-
-
-@pytest.fixture(autouse=True)
-def _copy_mlflow_tables() -> None:
-    """Let MLflow migrate one SQLite file: the next new ones are copies of it, which takes a second less."""
-    utils: Any = sys.modules.get("mlflow.store.db.utils")
-    if utils is None or hasattr(utils._initialize_tables, "__wrapped__"):
-        return
-    migrate, copy_of_first = utils._initialize_tables, sqlite3.connect(":memory:", check_same_thread=False)
-
-    @functools.wraps(migrate)
-    def make_tables(engine: Any) -> None:
-        from sqlalchemy import inspect
-
-        is_new_file = engine.dialect.name == "sqlite" and not inspect(engine).get_table_names()
-        is_first = not copy_of_first.execute("SELECT 1 FROM sqlite_master").fetchone()
-        if is_first or not is_new_file:
-            migrate(engine)
-        if is_new_file:
-            with closing(engine.raw_connection()) as pooled:
-                file: Any = pooled.driver_connection
-                source, target = (file, copy_of_first) if is_first else (copy_of_first, file)
-                source.backup(target)
-
-    utils._initialize_tables = make_tables
