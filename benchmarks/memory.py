@@ -1,10 +1,12 @@
 """The estimated memory of training steps against the measured peak, each setting in a process of its own.
 
 A setting loads a model, samples a few short texts (GRPO only) and takes two steps on sequences that fill a
-pass. The peak is that of the process (resident memory), above what it takes before a model is loaded, with an
-allocator that gives freed blocks back.
+pass. On a CPU, the peak is that of the process (resident memory), above what it takes before a model is
+loaded, with an allocator that gives freed blocks back. On a GPU, it is the most memory that PyTorch's tensors
+took at once. Each method computes there as ``train.py`` does by default: in bfloat16.
 
     python benchmarks/memory.py --models local:PATH ...
+    python benchmarks/memory.py --models local:PATH ... --device cuda --batch-tokens 8192
 """
 
 import argparse
@@ -19,6 +21,7 @@ from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from memory_program.inference.loading import DeviceName
 from memory_program.models.model_names import model_source
 
 METHODS, TUNINGS = ("sft", "grpo"), ("lora", "full")
@@ -30,6 +33,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", required=True, help="models in this process, local:PATH")
     parser.add_argument("--batch-tokens", type=int, default=512, help="tokens of a pass")
     parser.add_argument("--samples", type=int, default=4, help="samples of a step")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="where to measure")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.one is not None:
@@ -44,6 +48,7 @@ def main() -> None:
             "tuning": tuning,
             "batch_tokens": arguments.batch_tokens,
             "samples": arguments.samples,
+            "device": arguments.device,
         }
         command = [sys.executable, __file__, "--models", model, "--one", json.dumps(setting)]
         # without it glibc keeps freed blocks of a few MB: adapters of the 135M then take half as much again
@@ -58,9 +63,12 @@ def main() -> None:
         print(f"| {name} | {method} | {tuning} | {row} |", flush=True)
 
 
-def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: int) -> dict[str, int]:
+def _measure(
+    model: str, method: str, tuning: str, batch_tokens: int, samples: int, device: DeviceName
+) -> dict[str, int]:
     """Take two steps, and return the estimated and the measured bytes."""
     import dspy
+    import torch
     from dspy.lm15 import Config, Message, Request
 
     from memory_program.configs.trainer_groups import ReinforceSettings
@@ -73,19 +81,22 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
     from memory_program.sft.sft_training import SftSplit
     from memory_program.sft.trl_training import fine_tune
 
-    source, is_grpo = model_source(model), method == "grpo"
+    source, is_grpo, is_cuda = model_source(model), method == "grpo", device == "cuda"
     settings = ReinforceSettings(
         tuning=tuning,
         learning_rate=1e-6,
         warmup_steps=0,
         beta=0.04 if is_grpo else 0.0,
         ema_decay=0.0,
-        bf16=False,
+        bf16=is_cuda,
         batch_tokens=batch_tokens,
     )
     shape, rng = read_network_shape(source), random.Random(0)
     before = _peak_bytes()
-    local = LocalModel(LocalSettings(source=source, dtype="float32", device="cpu"))
+    sampled = 0
+    local = LocalModel(
+        LocalSettings(source=source, dtype="bfloat16" if is_cuda else "float32", device=device)
+    )
     engine = local.local
     start = batch_tokens // 8
     prompt = tuple(rng.randrange(1000, 2000) for _ in range(start))
@@ -104,6 +115,7 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
         for _ in range(2):
             with ThreadPoolExecutor(samples) as threads:
                 list(threads.map(engine.complete, [request] * samples))
+            sampled = torch.cuda.max_memory_allocated() if is_cuda else 0  # an update counts anew
             trainer.policy_gradient_step(texts)
     else:
         asked = {"role": "user", "content": request.messages[0].text}
@@ -111,9 +123,11 @@ def _measure(model: str, method: str, tuning: str, batch_tokens: int, samples: i
         lm, lessons = dspy.LM(model, engine=local, cache=False), SftSplit([text] * samples, [text])
         with TemporaryDirectory() as folder:
             fine_tune(lm, lessons, Path(folder), settings.optimizer, epochs=2, batch=samples)
-    measured = _peak_bytes() - before
+    measured = max(sampled, torch.cuda.max_memory_allocated()) if is_cuda else _peak_bytes() - before
     engine.close()
-    estimate = estimate_memory(shape, settings, weight_bytes=4, sampling=sampling if is_grpo else None)
+    estimate = estimate_memory(
+        shape, settings, weight_bytes=2 if is_cuda else 4, sampling=sampling if is_grpo else None
+    )
     return {"estimated": estimate.total, "measured": measured}
 
 

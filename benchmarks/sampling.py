@@ -139,6 +139,8 @@ def _measure(model: str, engine: LocalEngine, benchmark: Benchmark) -> None:
 def _timed(method: Callable[[], int]) -> _Speed:
     started, cpu_started = time.perf_counter(), _cpu_seconds()
     tokens = method()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
     elapsed_s, cpu_s = time.perf_counter() - started, _cpu_seconds() - cpu_started
     return _Speed(tokens / elapsed_s, 1000 * cpu_s / tokens)
 

@@ -90,7 +90,8 @@ def reader_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> Rea
     """Make an example of each question about the conversations of trajectories, with its gold answer.
 
     The memories are the expert's, of whole conversations, and the reader is shown what retrieval finds. A
-    question whose evidence is not shown is left out: the answer would teach guessing.
+    question whose evidence is not shown is left out: the answer would teach guessing. The same share of the
+    questions without an answer is left out, or the reader would learn to abstain too often.
     """
     by_conversation = defaultdict[str, list[SessionLine]](list)
     for line in lines:
@@ -104,13 +105,20 @@ def reader_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> Rea
                 space.bank.append(operation)
             session = read_session(line["episode"]["session"])
             space.ingest(session, SessionRecord(session.session_id))
-        for line in of_conversation:
-            for asked in line["episode"]["questions"]:
-                example = _answer_example(program, space, question_from_json(name, asked))
-                if example is not None:
-                    examples.append(example)
-                else:
-                    missed += 1
+        asked = [
+            question_from_json(name, one) for line in of_conversation for one in line["episode"]["questions"]
+        ]
+        answerable = [question for question in asked if question.is_answerable]
+        made = [_answer_example(program, space, question) for question in answerable]
+        found = [example for example in made if example is not None]
+        missed += len(made) - len(found)
+        others = [question for question in asked if not question.is_answerable]
+        kept = round(len(others) * len(found) / len(made)) if made else len(others)
+        for index in range(kept):
+            example = _answer_example(program, space, others[index * len(others) // kept])
+            assert example is not None, "it needs no evidence"
+            found.append(example)
+        examples += found
     return ReaderLessons(examples, missed)
 
 

@@ -164,7 +164,8 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
     say = _make_printer(console if is_main else Console(quiet=True))
     config = complete_training(config, "sft", say)
     lines, folder = read_trajectories(config.trajectories), config.output_dir
-    lessons = _make_lessons(config, lines, say)
+    program = _load_taught_program(config)
+    lessons = _make_lessons(config, program, lines, say)
     taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
     data = {"name": config.trajectories.name, "sha256": content_hash(lessons.train, lessons.val)}
     tracked = TrackedRun(
@@ -196,7 +197,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         sizes = {"epochs": config.epochs, "batch": config.batch}
         save = fine_tune(lm, lessons, folder, config.optimizer, **sizes, on_start=begin, on_entry=report)
         if is_main:
-            _save_model(config, save, taught)
+            _save_model(config, program, save, taught)
             say(f"saved: {config.weights_folder}")
             entries = read_log(folder)
             best = min((e for e in entries if e["kind"] == "validation"), key=lambda entry: entry["loss"])
@@ -209,23 +210,43 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
     process.destroy_process_group()
 
 
+def _load_taught_program(config: FineTuneConfig) -> MemoryProgram:
+    """Return the program whose parts are taught: the given one, or that of the trajectories.
+
+    Raises:
+        ConfigError: it cannot be used, or the expert's replies have another format than asked for.
+    """
+    program = make_system(SystemName.MEMORY.value, config.system)
+    assert isinstance(program, MemoryProgram)
+    prompts, flag = config.program or config.trajectories / PROGRAM_FILE, config.system.replies.reply_format
+    if prompts.is_file():  # trajectories of earlier versions lack it
+        load_program(program, prompts)
+    recorded = program.writer.replies.format
+    if config.target != "reader" and flag not in (None, recorded):
+        raise ConfigError(
+            f"reply_format={flag} differs from that of the recorded replies, {recorded}: leave it out, or "
+            f"record them again with --mode trajectories --reply-format {flag}"
+        )
+    if config.target != "writer" and flag is not None:
+        program.reader.replies = replace(program.reader.replies, format=flag)
+    return program
+
+
 def _make_lessons(
-    config: FineTuneConfig, lines: Sequence[SessionLine], say: Callable[[str], None]
+    config: FineTuneConfig, program: MemoryProgram, lines: Sequence[SessionLine], say: Callable[[str], None]
 ) -> SftSplit:
     """Make the examples of the parts to teach, and say how many questions are left out.
-
-    They are taught under the prompts of the given program, or of that of the trajectories.
 
     Raises:
         ConfigError: the prompts of the trajectories are not those that inference sends.
     """
-    program, missed = make_system(SystemName.MEMORY.value, config.system), 0
-    assert isinstance(program, MemoryProgram)
-    prompts = config.program or config.trajectories / PROGRAM_FILE
-    if prompts.is_file():  # trajectories of earlier versions lack it
-        load_program(program, prompts)
-        if config.program is None and config.target != "reader":
-            _check_prompts(config.trajectories, lines, program)
+    missed = 0
+    if (
+        config.program is None
+        and config.target != "reader"
+        and (config.trajectories / PROGRAM_FILE).is_file()
+    ):
+        _check_prompts(config.trajectories, lines, program)
 
     def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
         nonlocal missed
@@ -270,20 +291,22 @@ def _describe_entry(entry: LogEntry) -> str:
     return f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s"
 
 
-def _save_model(config: FineTuneConfig, save: Callable[[Path], None], taught: Sequence[str]) -> None:
+def _save_model(
+    config: FineTuneConfig, program: MemoryProgram, save: Callable[[Path], None], taught: Sequence[str]
+) -> None:
     """Save the weights with their program and the conversations that taught them."""
-    result, prompts = config.weights_folder, config.program or config.trajectories / PROGRAM_FILE
+    has_prompts = (config.program or config.trajectories / PROGRAM_FILE).is_file()
 
     def write(draft: Path) -> None:
         save(draft)
         write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": list(taught)})
-        if prompts.is_file():  # trajectories of earlier versions lack it
-            shutil.copy(prompts, draft / PROGRAM_FILE)
+        if has_prompts:  # trajectories of earlier versions lack them
+            program.save(str(draft / PROGRAM_FILE))
 
-    result.parent.mkdir(parents=True, exist_ok=True)
-    if config.target == "reader" and prompts.is_file():
-        shutil.copy(prompts, result.parent / PROGRAM_FILE)
-    atomic_write_folder(result, write)
+    config.weights_folder.parent.mkdir(parents=True, exist_ok=True)
+    if config.target == "reader" and has_prompts:
+        program.save(str(config.weights_folder.parent / PROGRAM_FILE))
+    atomic_write_folder(config.weights_folder, write)
 
 
 def export_to_format(config: ExportConfig, console: Console | None = None) -> None:

@@ -10,7 +10,7 @@ import torch
 from dspy import lm15
 from rich.console import Console
 
-from memory_program.agents.program import MemoryProgram
+from memory_program.agents.program import MemoryProgram, saved_reply_format
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
@@ -19,6 +19,7 @@ from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSetting
 from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.sft.program_examples import reader_examples, writer_examples
@@ -168,6 +169,33 @@ def test_gold_answers_are_taught_where_retrieval_shows_their_evidence(trajectori
     for line in lines:
         line["operations"] = []  # nothing was remembered
     assert reader_examples(MemoryProgram(), lines).missed == 6
+
+
+def test_questions_without_an_answer_keep_their_share_among_the_gold_answers(trajectories):
+    line = read_trajectories(trajectories)[0]
+    answerable = line["episode"]["questions"][0]
+    never_said = {**answerable, "evidence": ["D9:9"]}
+    unanswerable = {**answerable, "answer": None, "evidence": [], "category": 5}
+    line["episode"]["questions"] = [answerable, never_said, *[unanswerable] * 4]
+    found = reader_examples(MemoryProgram(), [line])
+    answers = [example["messages"][-1]["content"] for example in found.examples]
+    assert found.missed == 1
+    assert ["Not mentioned" in answer for answer in answers] == [False, True, True]
+
+
+def test_a_reader_learns_the_reply_format_that_is_asked_for(half_taught_reader, trajectories, tmp_path):
+    settings = {
+        "model": f"local:{half_taught_reader}", "trajectories": trajectories, "output_dir": tmp_path,
+        "held_out": 0.34, "epochs": 1, "reply_format": "json", "mlflow": False,
+    }  # fmt: skip
+    with pytest.raises(
+        ConfigError, match="reply_format=json differs from that of the recorded replies, chat"
+    ):
+        fine_tune_parts(FineTuneConfig(**settings), Console(quiet=True))
+    fine_tune_parts(FineTuneConfig(**settings, target="reader"), Console(quiet=True))
+    saved = json.loads((tmp_path / "model" / "program.json").read_text())
+    formats = [saved_reply_format(saved, part) for part in ("writer", "reader")]
+    assert formats == [ReplyFormat.CHAT, ReplyFormat.JSON]
 
 
 def test_fine_tuning_teaches_a_reader_to_answer(half_taught_reader, trajectories, tmp_path):
