@@ -5,9 +5,10 @@ sees the category or the gold, and only ``FullContext`` shows it the conversatio
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from locomo.types import Session
 from memory_program.agents.earlier_versions import find_earlier_versions
 from memory_program.agents.memory_lines import format_ended, format_with_date
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER
@@ -128,14 +129,37 @@ class MemoryContext:
 
 @dataclass(frozen=True, slots=True)
 class FullContext:
-    """Every turn of every session, at any length: the full-context baseline."""
+    """Every turn of every session: the full-context baseline.
+
+    Of a conversation with more than ``budget`` tokens, the last turns that fit are shown.
+    """
+
+    budget: int | None = None
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Write out the conversation; the queries are ignored."""
-        sessions = space.archive.sessions
+        sessions = space.archive.sessions if self.budget is None else _last_turns(space, self.budget)
         text = "\n\n".join(f"{format_day(s.date_time.date())}\n{s.transcript}" for s in sessions)
         shown = tuple(turn.turn_id for session in sessions for turn in session.turns)
         return ReaderContext(excerpts=text or EMPTY_PLACEHOLDER, shown=shown, tokens=count_tokens(text))
+
+
+def _last_turns(space: MemorySpace, budget: int) -> list[Session]:
+    """Return the last sessions, of which the first may lack its first turns, with at most so many tokens."""
+    found: list[Session] = []
+    for session in reversed(space.archive.sessions):
+        used, kept = count_tokens(f"{format_day(session.date_time.date())}\n\n\n"), 0
+        for turn in reversed(session.turns):
+            used += count_tokens(replace(session, turns=(turn,)).transcript + "\n")
+            if used > budget:
+                break
+            kept += 1
+        if kept:
+            found.append(replace(session, turns=session.turns[-kept:]))
+        budget -= used
+        if kept < len(session.turns):
+            break
+    return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,9 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
         settings.reader.max_searches,
         settings.replies.settings(),
     ),
-    "full-context": lambda settings: ReaderOnly(FullContext(), replies=settings.replies.settings()),
+    "full-context": lambda settings: ReaderOnly(
+        FullContext(settings.reader.full_context_tokens), replies=settings.replies.settings()
+    ),
     "no-memory": lambda settings: ReaderOnly(NoContext(), replies=settings.replies.settings()),
     "extractive": lambda settings: ExtractiveSystem(reader_budget=settings.retrieval.reader_budget),
 }

@@ -306,6 +306,10 @@ class ReaderSettings(SettingsGroup):
     max_searches: int = Field(default=0, ge=0)
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
+    full_context_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of the conversation that the system full-context shows, counted as for --reader-budget; its
+    oldest turns are left out. For models whose context is too short for all. Default: no limit."""
+
 
 class ReplyOptions(SettingsGroup):
     """The replies of all models."""

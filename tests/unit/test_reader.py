@@ -185,6 +185,20 @@ def test_the_full_context_is_every_turn_with_dates(space):
     assert context.ranked is None
 
 
+def test_a_full_context_over_its_limit_loses_its_oldest_turns(space):
+    whole = FullContext().build(space, ["anything"])
+    found = {}
+    for budget in range(whole.tokens + 10):
+        context = FullContext(budget).build(space, ["anything"])
+        assert context.tokens <= budget
+        assert context.shown == whole.shown[len(whole.shown) - len(context.shown) :]
+        assert context.excerpts == "(none)" or whole.excerpts.endswith(context.excerpts.splitlines()[-1])
+        found[len(context.shown)] = context.excerpts
+    assert list(found) == [0, 1, 2, 3]
+    assert found[2] == "8 May 2023\nTom: I play the violin.\n\n20 May 2023\nMara: The red bicycle is sold."
+    assert found[3] == whole.excerpts
+
+
 def test_the_no_memory_baseline_has_an_empty_context(space):
     with ScriptedLM([fields(answer="red")]) as lm, dspy.context(lm=lm):
         ReaderOnly(NoContext()).ask(space, "Which bicycle?")

@@ -1,5 +1,6 @@
 """The cost of a run, estimated before it starts."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -64,7 +65,9 @@ def estimate_answers(
     if name is SystemName.NO_MEMORY:
         context_tokens = 0.0
     elif name is SystemName.FULL_CONTEXT:
-        context_tokens = fmean(sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
+        most = config.system.reader.full_context_tokens or math.inf
+        lengths = (sum(count_tokens(s.transcript) for s in c.sessions) for c in conversations)
+        context_tokens = fmean(min(most, length) for length in lengths)
     else:
         shown, copies = config.system.retrieval, 2 if config.system.reader.with_verbatim_turns else 1
         context_tokens = min(shown.reader_budget, shown.top_k * _SHOWN_ITEM * copies)
