@@ -1,9 +1,10 @@
 """Load a causal language model that this process can run; errors say why it cannot."""
 
 import json
+import warnings
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,6 +24,7 @@ from transformers import (
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging as transformers_logging
 
+from memory_program.core.adapter_config import adapter_base
 from memory_program.core.errors import ModelError
 from memory_program.inference.attention import ATTENTION_NAME
 
@@ -75,7 +77,8 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
 
     Args:
         source: a folder in the format of transformers (config, safetensors, tokenizer, chat template), a GGUF
-            file, whose weights are dequantised, or the id of a model on the Hugging Face hub.
+            file, whose weights are dequantised, the id of a model on the Hugging Face hub, or a folder of
+            PEFT with an adapter, which is merged into the base model that its configuration names.
         device: the device of the model.
         dtype: the number format of the computation.
 
@@ -83,6 +86,9 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
         ModelError: the model cannot be found or read, the weights do not fit the configuration, this
             architecture cannot be batched here, or a GGUF file needs a package that is missing.
     """
+    base = adapter_base(source)
+    if base is not None:
+        return _merge_adapter(source, load_model(base, device, dtype))
     folder, gguf = _find_model_files(source)
     has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if not has_tokenizer:  # transformers would invent one
@@ -126,7 +132,7 @@ def read_network_shape(source: str) -> NetworkShape:
     Raises:
         ModelError: the model cannot be found, or its configuration cannot be read.
     """
-    folder, gguf = _find_model_files(source)
+    folder, gguf = _find_model_files(adapter_base(source) or source)
     with _wrap_load_errors(source, "the configuration"), silence_transformers(), torch.device("meta"):
         options = {} if gguf is None else {"gguf_file": gguf}
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
@@ -144,6 +150,16 @@ def read_network_shape(source: str) -> NetworkShape:
             head_width=getattr(text, "head_dim", None) or text.hidden_size // heads,
             linear_layers=tuple((layer.in_features, layer.out_features) for layer in linear),
         )
+
+
+def _merge_adapter(source: str, base: LoadedModel) -> LoadedModel:
+    from peft import PeftModel  # slow, and needed by adapters only
+
+    with _wrap_load_errors(source, "the adapter"), silence_transformers(), warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
+        adapted = PeftModel.from_pretrained(base.network, Path(source).expanduser())
+        network = cast(PreTrainedModel, adapted.merge_and_unload())
+    return replace(base, network=network.eval())
 
 
 def _find_model_files(source: str) -> tuple[Path, str | None]:

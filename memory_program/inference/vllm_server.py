@@ -9,6 +9,7 @@ own processes, when its standard input closes. That also happens when this proce
 
 import atexit
 import contextlib
+import json
 import logging
 import os
 import re
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import httpx
 
+from memory_program.core.adapter_config import adapter_base, adapter_rank
 from memory_program.core.errors import ModelError
 
 _EXECUTABLE, _ARGUMENTS = "VLLM", "VLLM_ARGS"
@@ -55,7 +57,7 @@ def serve_model(
 
     Args:
         name: the name that requests give to the model.
-        source: its folder, or its id on the Hugging Face hub.
+        source: its folder, its id on the Hugging Face hub, or the folder of an adapter of it.
         arguments: of ``vllm serve``; those in ``VLLM_ARGS`` come after them.
         variables: added to its environment.
 
@@ -67,6 +69,13 @@ def serve_model(
         if server is None or not server.is_running:
             server = _servers[name] = VllmServer(name, source, arguments, variables or {})
         return server.url
+
+
+def lora_arguments(rank: int) -> list[str]:
+    """Return the arguments of a server that takes LoRA adapters of a rank."""
+    # the smallest of the limits of ranks that vLLM takes
+    limit = next((limit for limit in (8, 16, 32, 64, 128, 256, 320) if limit >= rank), 512)
+    return ["--enable-lora", "--max-lora-rank", str(limit)]
 
 
 def stop_servers() -> None:
@@ -95,11 +104,9 @@ class VllmServer:
         self.url = f"http://127.0.0.1:{port}/v1"
         handle, path = tempfile.mkstemp(prefix="vllm-", suffix=".log")
         self._log = Path(path)
-        folder = Path(source).expanduser()
-        model = str(folder) if folder.is_dir() else source
-        served = ["serve", model, "--host", "127.0.0.1", "--port", str(port), "--served-model-name", name]
+        served = [*_model_arguments(name, source), "--host", "127.0.0.1", "--port", str(port)]
         own = {_EXECUTABLE, _ARGUMENTS}  # vLLM warns of variables of its own that it does not know
-        command = [sys.executable, "-m", __name__, executable, *served, *_COMPACT_JSON, *arguments]
+        command = [sys.executable, "-m", __name__, executable, "serve", *served, *_COMPACT_JSON, *arguments]
         inherited = {variable: value for variable, value in os.environ.items() if variable not in own}
         self._process = subprocess.Popen(
             [*command, *shlex.split(os.environ.get(_ARGUMENTS, ""))],
@@ -162,6 +169,19 @@ class VllmServer:
                     shown = now
                     _logger.warning("vLLM is not ready after %d s: %s", now - began, _last_line(self._log))
                 time.sleep(0.2)
+
+
+def _model_arguments(name: str, source: str) -> list[str]:
+    base, folder = adapter_base(source), Path(source).expanduser()
+    if base is not None:
+        module = json.dumps({"name": name, "path": str(folder.resolve())})
+        return [
+            *_model_arguments(base, base),
+            *lora_arguments(adapter_rank(source)),
+            "--lora-modules",
+            module,
+        ]
+    return [str(folder) if folder.is_dir() else source, "--served-model-name", name]
 
 
 def _find_executable(name: str) -> str:

@@ -4,6 +4,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
+from memory_program.core.adapter_config import adapter_base
 from memory_program.core.errors import ConfigError
 
 POCKET = "pocket"
@@ -116,7 +117,7 @@ def model_fingerprint(model: str, hashed_files: tuple[str, ...] = _HASHED_FILE_P
 
     It is the name of a remote model or of one on the hub. For a model in a folder it is the name and a hash
     of its weights and tokenizer, since training writes other weights under the same name. For a GGUF file it
-    is the name and a hash of the file.
+    is the name and a hash of the file. An adapter's also has the fingerprint of its base model.
     """
     source = model_source(model) if runs_here(model) else ""
     path = Path(source).expanduser()
@@ -125,7 +126,9 @@ def model_fingerprint(model: str, hashed_files: tuple[str, ...] = _HASHED_FILE_P
     found = (file for pattern in hashed_files for file in path.glob(pattern))
     files = sorted(found) if path.is_dir() else [path]
     versions = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
-    return f"{model}@{_hash_files(versions)}"
+    base = adapter_base(source)
+    over = "" if base is None else f"+{model_fingerprint(f'{_LOCAL}{base}', hashed_files)}"
+    return f"{model}@{_hash_files(versions)}{over}"
 
 
 @lru_cache

@@ -19,7 +19,7 @@ from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_d
 from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_network_shape
-from memory_program.inference.vllm_server import serve_model
+from memory_program.inference.vllm_server import lora_arguments, serve_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import is_local, model_fingerprint, model_source, runs_here
@@ -78,11 +78,8 @@ def _start_sampler(config: TrainConfig) -> str:
     """Return the address of the vLLM server that samples; start one unless it is named."""
     if config.sampler_url is not None:
         return config.sampler_url
-    # the smallest of the limits of ranks that vLLM takes
-    limits, rank = (8, 16, 32, 64, 128, 256, 320), config.trainer.optimizer.lora_r
-    limit = next((limit for limit in limits if limit >= rank), 512)
     # processed: at the sampling temperature, as the trainer computes them
-    arguments = ["--enable-lora", "--max-lora-rank", str(limit), "--logprobs-mode", "processed_logprobs"]
+    arguments = [*lora_arguments(config.trainer.optimizer.lora_r), "--logprobs-mode", "processed_logprobs"]
     if default_device() == "cuda":
         arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
     source = model_source(config.model)

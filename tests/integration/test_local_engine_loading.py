@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
     MambaConfig,
@@ -21,14 +22,16 @@ from transformers import (
     StableLmForCausalLM,
 )
 
-from memory_program.core.errors import ModelError
-from memory_program.inference.loading import load_model
+from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference.loading import load_model, read_network_shape
 from memory_program.models.factory import language_model
+from memory_program.models.model_names import model_fingerprint
 from tests.model_hub import ModelHub, hub_of
 from tests.tiny_model import save_tiny_model
 
 ASK = """
 from memory_program.models.factory import language_model
+from memory_program.models.model_names import model_fingerprint
 lm = language_model("local:owner/tiny", max_tokens=4)
 print(repr(lm("Who adopted the turtle?")[0]))
 """
@@ -172,6 +175,54 @@ def test_a_folder_is_loaded_without_network_or_output(
     monkeypatch.setattr(socket.socket, "connect", refuse)
     load_model(str(folder), "cpu", torch.float32)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.fixture
+def adapter(good: Path, tmp_path: Path) -> Path:
+    """An adapter of the model ``good`` that changes its replies."""
+    network = get_peft_model(
+        load_model(str(good), "cpu", torch.float32).network, LoraConfig(r=2, target_modules="all-linear")
+    )
+    torch.manual_seed(1)
+    for name, weight in network.named_parameters():
+        if "lora" in name:
+            torch.nn.init.normal_(weight, std=0.3)
+    network.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter"
+
+
+def test_an_adapter_in_a_folder_is_merged_into_the_base_that_it_names(good: Path, adapter: Path) -> None:
+    prompt = torch.tensor([[3, 5, 8]])
+    base = load_model(str(good), "cpu", torch.float32)
+    loaded = load_model(str(adapter), "cpu", torch.float32)
+    expected = PeftModel.from_pretrained(load_model(str(good), "cpu", torch.float32).network, adapter)
+    with torch.no_grad():
+        found, other = (model.network(prompt).logits for model in (loaded, base))
+        assert torch.allclose(found, expected(prompt).logits, atol=1e-4)
+    assert not torch.allclose(found, other, atol=1e-2)
+    assert read_network_shape(str(adapter)) == read_network_shape(str(good))
+    name = f"local:{adapter}"
+    assert model_fingerprint(name).endswith(model_fingerprint(f"local:{good}").rpartition("@")[2])
+    reply = language_model(name, max_tokens=4)("Who adopted the turtle?")
+    assert reply != language_model(f"local:{good}", max_tokens=4)("Who adopted the turtle?")
+
+
+@pytest.mark.parametrize(
+    ("damage", "complaint"),
+    [
+        (configure("adapter_config.json", base_model_name_or_path=None), "names no base model"),
+        (
+            configure("adapter_config.json", base_model_name_or_path="/no/where"),
+            "'/no/where' is not a folder",
+        ),
+        (overwrite("adapter_config.json", "{"), "adapter_config.json' cannot be read"),
+        (remove("adapter_model.safetensors"), "the adapter of .* cannot be read"),
+    ],
+)
+def test_a_damaged_adapter_is_refused(adapter: Path, damage: Callable[[Path], None], complaint: str) -> None:
+    damage(adapter)
+    with pytest.raises((ConfigError, ModelError), match=complaint):
+        load_model(str(adapter), "cpu", torch.float32)
 
 
 def test_a_gguf_file_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
