@@ -1,5 +1,6 @@
 """A vLLM server as a child process: shared by roles, waited for, explained when it fails, never orphaned."""
 
+import json
 import os
 import signal
 import stat
@@ -103,8 +104,9 @@ def test_roles_with_one_model_share_a_server_that_ends_with_the_run(vllm, tmp_pa
     assert "memory: build: 2 of 2 done" in ended.stdout
     ((_, _, *arguments),) = vllm.started
     shown = " ".join(arguments)
-    assert shown.startswith(f"serve {tmp_path / 'model'} --host 127.0.0.1 --port ")
-    assert f"--served-model-name {model} " in shown
+    assert shown.startswith(
+        f"serve {tmp_path / 'model'} --served-model-name {model} --host 127.0.0.1 --port "
+    )
     assert "disable_any_whitespace=true --max-model-len 4096" in shown  # the user's arguments come last
     assert "estimated cost" not in ended.stdout
     assert vllm.left() == []
@@ -199,3 +201,17 @@ def test_a_training_samples_on_a_server_that_is_started_with_adapters(vllm, half
     assert f"serve {half_taught} " in " ".join(arguments)
     given = "--enable-lora --max-lora-rank 16 --logprobs-mode processed_logprobs"
     assert given in " ".join(arguments)
+
+
+@pytest.mark.usefixtures("torch_on_one_thread")
+def test_an_adapter_is_served_over_its_base(vllm, half_taught, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "True")  # the stand-in asks for it
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    config = {"base_model_name_or_path": str(half_taught), "r": 12}
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+    serve_model(f"vllm:{folder}", str(folder))
+    ((_, _, *arguments),) = vllm.started
+    shown = " ".join(arguments)
+    assert shown.startswith(f"serve {half_taught} --served-model-name {half_taught} --enable-lora")
+    assert f'--max-lora-rank 16 --lora-modules {{"name": "vllm:{folder}", "path": "{folder}"}}' in shown
