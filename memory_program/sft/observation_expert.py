@@ -91,7 +91,7 @@ class _ObservationEngine:
         signature, fields = find_signature(system), parse_input_fields(user)
         kinds = [kind for kind in NOTED_KINDS if signature in (WriteAll, SPECIALISTS[kind.value])]
         calls = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
-        return known_response(request, render_reply(signature, tool_calls=calls))
+        return known_response(request, render_reply(system, signature, tool_calls=calls))
 
     def _calls(
         self, kinds: Sequence[MemoryKind], fields: dict[str, str], *, names_kind: bool

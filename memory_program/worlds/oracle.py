@@ -94,7 +94,7 @@ class Oracle:
         signature = find_signature(system)
         fields = parse_input_fields(user)
         if signature is Consolidate:
-            return Exchange(system, user, render_reply(signature, tool_calls=[]))
+            return Exchange(system, user, render_reply(system, signature, tool_calls=[]))
         if signature in (AnswerQuestion, AnswerOrSearch):
             known = self._questions.get(fields["question"])
             if known is None:
@@ -103,7 +103,7 @@ class Oracle:
             answers = (shown.answer(*asked) for asked in known)
             answer, evidence = next((found for found in answers if found), (NOT_MENTIONED, ()))
             calls = {"tool_calls": []} if signature is AnswerOrSearch else {}
-            return Exchange(system, user, render_reply(signature, **calls, answer=answer), evidence)
+            return Exchange(system, user, render_reply(system, signature, **calls, answer=answer), evidence)
         kinds: list[Kind] = [kind for kind in KINDS if signature in (WriteAll, SPECIALISTS[kind])]
         told = list(self._gold_calls(kinds, fields, names_kind=signature is WriteAll))
         changes: list[tuple[str, str]] = []
@@ -116,7 +116,7 @@ class Oracle:
         return Exchange(
             system,
             user,
-            render_reply(signature, tool_calls=[call for call, _ in told]),
+            render_reply(system, signature, tool_calls=[call for call, _ in told]),
             tuple(dict.fromkeys(turn for _, turns in told for turn in turns)),
             tuple(changes),
         )

@@ -8,6 +8,7 @@ import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
 from memory_program.agents.chat_adapter import ADAPTER
+from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.model_prompts import read_model_prompts, saved_signature
 from memory_program.agents.signatures import (
     SPECIALISTS,
@@ -21,11 +22,18 @@ from memory_program.core.errors import OracleError
 from memory_program.models.model_names import POCKET
 
 _FIELD = re.compile(r"^\[\[ ## (\w+) ## \]\]\n", re.MULTILINE)
+_JSON = JsonReplyAdapter()
+_JSON_FIELDS = "\n\nYou are given:\n"
+_FORMAT_REMINDER = re.compile(
+    r"\n\n(?:Respond with|Reply with the JSON|Go through the material line by line).*"
+)
 _STORED = re.compile(r"(?:\[\d{4}-\d\d-\d\d\] )?(?P<text>.*) \[(?P<id>m\d+)\]")
 
 
 def prompt_structure(system: str) -> str:
     """Give the part of a system prompt that says how it is laid out: all but the instruction."""
+    if _JSON_FIELDS in system:
+        return system.rpartition(_JSON_FIELDS)[2]
     return system.partition("\nIn adhering to this structure")[0]
 
 
@@ -77,17 +85,22 @@ def _signature_by_structure() -> dict[str, type[dspy.Signature]]:
     return {
         prompt_structure(render_prompt(prompt, **dict.fromkeys(prompt.input_fields, ""))[0]): signature
         for prompt, signature in prompts
+    } | {
+        prompt_structure(_JSON.format_system_message(signature)): signature for signature in shipped.values()
     }
 
 
 def parse_input_fields(user: str) -> dict[str, str]:
     """Take a user's message apart into the input fields that it was rendered from."""
-    parts = _FIELD.split(user.rpartition("\n\nRespond with")[0])
+    *_, reminder = _FORMAT_REMINDER.finditer(user)
+    parts = _FIELD.split(user[: reminder.start()])
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def render_reply(signature: type[dspy.Signature], **outputs: object) -> str:
-    """Render a reply as a model would write it."""
+def render_reply(system: str, signature: type[dspy.Signature], **outputs: object) -> str:
+    """Render a reply as a model would write it, in the format that the system prompt asks for."""
+    if _JSON_FIELDS in system:
+        return _JSON.format_assistant_message_content(signature, outputs)
     if "tool_calls" in outputs:
         outputs["tool_calls"] = dspy.ToolCalls.from_dict_list(outputs["tool_calls"])  # pyright: ignore[reportArgumentType]  # a list of calls
     return ADAPTER.format_assistant_message_content(signature, outputs)

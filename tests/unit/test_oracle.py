@@ -19,6 +19,7 @@ from memory_program.agents.signatures import (
 from memory_program.agents.writer import MemoryWriter, WriterMode, format_session_date
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import OracleError
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 from memory_program.worlds import Action, World, generate_worlds
 from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
 from memory_program.worlds.rendered_prompts import render_prompt
@@ -32,8 +33,12 @@ def worlds() -> list[World]:
 
 
 @lru_cache
-def remembered(index: int, mode: WriterMode = "specialists") -> tuple[MemoryProgram, MemorySpace]:
+def remembered(
+    index: int, mode: WriterMode = "specialists", reply_format: ReplyFormat = ReplyFormat.CHAT
+) -> tuple[MemoryProgram, MemorySpace]:
     program = MemoryProgram(MemoryWriter(mode))
+    for agent in (program.writer, program.reader):
+        agent.replies = ReplySettings(reply_format)
     program.set_lm(oracle_lm(worlds()))
     space = MemorySpace(f"{mode} {index}")
     for session in worlds()[index].conversation.sessions:
@@ -50,16 +55,18 @@ def texts_in(space: MemorySpace) -> set[tuple[str, object]]:
 
 @pytest.mark.parametrize("mode", ["specialists", "generalist"])
 @pytest.mark.parametrize("index", [0, 1])
-def test_after_all_sessions_the_bank_holds_just_what_is_true(index, mode):
-    _, space = remembered(index, mode)
+@pytest.mark.parametrize("reply_format", [ReplyFormat.CHAT, ReplyFormat.JSON])
+def test_after_all_sessions_the_bank_holds_just_what_is_true(index, mode, reply_format):
+    _, space = remembered(index, mode, reply_format)
     assert texts_in(space) == {(fact.text, fact.happened_at) for fact in worlds()[index].live_facts_after(8)}
 
 
-def test_its_score_through_the_program_is_near_one():
+@pytest.mark.parametrize("reply_format", [ReplyFormat.CHAT, ReplyFormat.JSON])
+def test_its_score_through_the_program_is_near_one(reply_format):
     """What is missing are lists of which retrieval does not show every part among its ten memories."""
     scores: list[float] = []
     for index, world in enumerate(worlds()):
-        program, space = remembered(index)
+        program, space = remembered(index, reply_format=reply_format)
         for question in world.conversation.questions:
             answer = program.ask(space, question.text).text
             gold = GOLD_OF_A_TRAP if question.answer is None else question.answer
