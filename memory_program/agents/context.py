@@ -145,7 +145,7 @@ class FullContext:
 
 
 def _last_turns(space: MemorySpace, budget: int) -> list[Session]:
-    """Return the last sessions, of which the first may lack its first turns, with at most so many tokens."""
+    """Return the last sessions, of which the first may lack its first turns, within a budget of tokens."""
     found: list[Session] = []
     for session in reversed(space.archive.sessions):
         used, kept = count_tokens(f"{format_day(session.date_time.date())}\n\n\n"), 0

@@ -1,4 +1,4 @@
-"""What the configuration of a LoRA adapter says, in a folder as PEFT writes it."""
+"""The base model and the rank that a LoRA adapter names, in a folder as PEFT writes it."""
 
 import json
 from pathlib import Path

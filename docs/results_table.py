@@ -1,0 +1,71 @@
+"""Print the tables of docs/results.md from the results in docs/results, one file per run of ``evaluate.py``.
+
+    python docs/results_table.py
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_FOLDER = Path(__file__).parent / "results"
+_TYPES = ("multi-hop", "temporal", "open-domain", "single-hop")
+
+# The rows in their order: the file, the system in it, and how they are named.
+ROWS = (
+    ("extractive", "extractive", "none", "extractive"),
+    ("smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
+    ("smollm2-135m-full-context", "full-context", "SmolLM2-135M, prompted", "full-context, last 6,800 tokens"),
+    ("smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
+    ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
+    ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
+    ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
+    ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
+)
+
+
+def main() -> None:
+    """Print both tables."""
+    print(scores_table())
+    print()
+    print(cost_table())
+
+
+def scores_table() -> str:
+    """Make the table of scores: official F1 with its interval, by category, and abstention."""
+    head = ["model", "system", "F1 (95 %)", *_TYPES, "abstention", "evidence found"]
+    lines = [head, ["---"] * len(head)]
+    for system, model, name in _systems():
+        scores = system["locomo_f1"]
+        found = "" if system["recall"] is None else f"{system['recall']['10']:.3f}"
+        types = [f"{scores[kind]['value']:.3f}" for kind in _TYPES]
+        abstention = f"{system['abstention']['value']:.3f}"
+        lines.append([model, name, _interval(scores["all"]), *types, abstention, found])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cost_table() -> str:
+    """Make the table of cost: tokens, calls, seconds and failures."""
+    head = ["model", "system", "tokens per question", "calls", "failed", "seconds per question, median"]
+    lines = [head, ["---"] * len(head)]
+    for system, model, name in _systems():
+        seconds = system["latency"]["seconds"]["question"]["p50"]
+        tokens, calls = f"{system['tokens_per_question']:,.0f}", f"{system['calls']:,}"
+        lines.append([model, name, tokens, calls, f"{system['failures']['all']:,}", f"{seconds:.2f}"])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _systems() -> list[tuple[dict[str, Any], str, str]]:
+    found: list[tuple[dict[str, Any], str, str]] = []
+    for file, system, model, name in ROWS:
+        path = _FOLDER / f"{file}.json"
+        if path.is_file():
+            found.append((json.loads(path.read_text(encoding="utf-8"))["systems"][system], model, name))
+    return found
+
+
+def _interval(score: dict[str, float]) -> str:
+    return f"{score['value']:.3f} ({score['low']:.2f}..{score['high']:.2f})"
+
+
+if __name__ == "__main__":
+    main()
