@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -163,6 +164,15 @@ def test_the_table_of_systems_names_each_of_them():
     text = (CHECKOUT / "docs/concepts.md").read_text(encoding="utf-8")
     table = text.partition("## The systems\n")[2].partition("\n## ")[0]
     assert set(re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)) == set(SystemName)
+
+
+def test_the_tables_of_the_results_are_those_of_their_files():
+    tables = runpy.run_path(str(CHECKOUT / "docs/results_table.py"))
+    page = (CHECKOUT / "docs/results.md").read_text(encoding="utf-8")
+    for table in ("scores_table", "cost_table"):
+        assert tables[table]() in page, "run python docs/results_table.py"
+    for path in (CHECKOUT / "docs/results").glob("*.json"):
+        assert not re.search(r'"(/|~)[^"]*/', path.read_text()), "no path of a machine"
 
 
 def test_every_part_of_a_signature_is_explained():
