@@ -77,8 +77,8 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
 
     Args:
         source: a folder in the format of transformers (config, safetensors, tokenizer, chat template), a GGUF
-            file, whose weights are dequantised, the id of a model on the Hugging Face hub, or a folder of
-            PEFT with an adapter, which is merged into the base model that its configuration names.
+            file, whose weights are dequantised, or the id of a model on the Hugging Face hub. A folder or id
+            may also be that of an adapter of PEFT, which is merged into the base that its configuration has.
         device: the device of the model.
         dtype: the number format of the computation.
 
@@ -86,10 +86,10 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
         ModelError: the model cannot be found or read, the weights do not fit the configuration, this
             architecture cannot be batched here, or a GGUF file needs a package that is missing.
     """
-    base = adapter_base(source)
-    if base is not None:
-        return _merge_adapter(source, load_model(base, device, dtype))
     folder, gguf = _find_model_files(source)
+    base = adapter_base(str(folder))
+    if base is not None:
+        return _merge_adapter(folder, load_model(base, device, dtype))
     has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
@@ -132,7 +132,9 @@ def read_network_shape(source: str) -> NetworkShape:
     Raises:
         ModelError: the model cannot be found, or its configuration cannot be read.
     """
-    folder, gguf = _find_model_files(adapter_base(source) or source)
+    folder, gguf = _find_model_files(source)
+    if (base := adapter_base(str(folder))) is not None:
+        return read_network_shape(base)
     with _wrap_load_errors(source, "the configuration"), silence_transformers(), torch.device("meta"):
         options = {} if gguf is None else {"gguf_file": gguf}
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
@@ -152,12 +154,12 @@ def read_network_shape(source: str) -> NetworkShape:
         )
 
 
-def _merge_adapter(source: str, base: LoadedModel) -> LoadedModel:
+def _merge_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
     from peft import PeftModel  # slow, and needed by adapters only
 
-    with _wrap_load_errors(source, "the adapter"), silence_transformers(), warnings.catch_warnings():
+    with _wrap_load_errors(str(folder), "the adapter"), silence_transformers(), warnings.catch_warnings():
         warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
-        adapted = PeftModel.from_pretrained(base.network, Path(source).expanduser())
+        adapted = PeftModel.from_pretrained(base.network, folder)
         network = cast(PreTrainedModel, adapted.merge_and_unload())
     return replace(base, network=network.eval())
 
