@@ -31,7 +31,6 @@ from tests.tiny_model import save_tiny_model
 
 ASK = """
 from memory_program.models.factory import language_model
-from memory_program.models.model_names import model_fingerprint
 lm = language_model("local:owner/tiny", max_tokens=4)
 print(repr(lm("Who adopted the turtle?")[0]))
 """
