@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from memory_program.inference.batcher import Batcher, GenerationRequest, NumericalTolerance
-from memory_program.inference.decoder import PrefilledPrompt
+from memory_program.inference.decoder import PREFILL_CHUNK_TOKENS, PrefilledPrompt
 from memory_program.inference.sampling import SamplingParams
 
 STOP = 9
@@ -24,6 +24,7 @@ class CountingDecoder:
     """
 
     device = torch.device("cpu")
+    chunk_tokens = PREFILL_CHUNK_TOKENS
 
     def __init__(self) -> None:
         self.decode_gate = threading.Event()

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from memory_program.core.errors import ModelError
 from memory_program.core.repetition import CHECKED_TOKENS, find_repetition
-from memory_program.inference.decoder import PREFILL_CHUNK_TOKENS, Decoder, PrefilledPrompt
+from memory_program.inference.decoder import Decoder, PrefilledPrompt
 from memory_program.inference.reply_grammar import ReplyGrammar
 from memory_program.inference.sampling import SamplingParams, gumbel_noise, sample_next
 from memory_program.inference.stop_strings import StopStrings
@@ -229,7 +229,7 @@ class Batcher:
 
     def _take_prompts(self) -> list[tuple[int, ...]]:
         """Give waiting sequences a slot; return the prompts to prefill for them now, together."""
-        taken, room = list[tuple[int, ...]](), PREFILL_CHUNK_TOKENS
+        taken, room = list[tuple[int, ...]](), self._decoder.chunk_tokens
         prefilled = {each.request.prompt: each.prefilled for each in (*self._running, *self._ready)}
         for sequence in list(self._waiting):
             prompt = sequence.request.prompt
