@@ -19,6 +19,7 @@ from memory_program.configs.groups import (
     TrackingSettings,
     TrainingPart,
 )
+from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings
@@ -72,7 +73,8 @@ class TrainConfig(Settings, init=False):
     pocket-base, since its answers reflect the memories better."""
 
     writer_model: str | None = None
-    """Model that writes while the reader is trained. Default: a frozen copy of --model, or pocket for
+    """Model that writes while the reader is trained, or "observations": the notes of LoCoMo's authors are the
+    memories, which needs --writer-mode generalist. Default: a frozen copy of --model, or pocket for
     pocket-base."""
 
     sampler: Literal["local", "vllm"] = "local"
@@ -145,6 +147,10 @@ class TrainConfig(Settings, init=False):
                     f"{part}_model={named!r} is for a frozen {part}, and target={self.target!r} trains it: "
                     "name the model to train with --model"
                 )
+        if self.writer_model == OBSERVATIONS_EXPERT and self.system.writer.writer_mode != "generalist":
+            raise ConfigError(
+                f"writer_model={OBSERVATIONS_EXPERT!r} writes no profile: add --writer-mode generalist"
+            )
         values, defaults = self.grpo.flat_values(), DEFAULT_GRPO.flat_values()
         changed = [name for name in _WRITERS_ONLY if values[name] != defaults[name]]
         if self.target == "reader" and changed:

@@ -71,9 +71,9 @@ class LocalSettings(BaseModel):
     """The number format of the model; None takes bfloat16 on a GPU with native support, and for a model of at
     least 100 million parameters on a processor with bfloat16 tiles (AMX), else float32."""
 
-    slots: int | None = Field(default=None, ge=1)
-    """The most calls that run at once; others wait. None takes 128 on a GPU, else 32, which uses most of a
-    small model's gain from batching on a processor."""
+    slots: int = Field(default_factory=lambda: default_slots(default_device()), ge=1)
+    """The most calls that run at once; others wait. On a processor 32 uses most of a small model's gain from
+    batching."""
 
     prefix_tokens: int = Field(default=16_384, ge=0)
     """The most tokens of earlier prompts in the prefix cache, so that a shared prefix is computed once."""
@@ -166,16 +166,15 @@ class LocalEngine:
                 dtype = "float32"
                 self.model = load_model(settings.source, device, torch.float32)
         network = self.model.network
-        slots = settings.slots or (32 if device == "cpu" else 128)
         is_small = device == "cpu" and network.num_parameters() < _SINGLE_THREAD_PARAMETERS
         self._decoder = Decoder(network, self.model.kv_shape, PrefixCache(settings.prefix_tokens))
         self._batcher = Batcher(
             self._decoder,
             self.model.stop_ids,
-            slots=slots,
+            slots=settings.slots,
             tolerance=_TOLERANCES[dtype],
             threads=1 if is_small else None,
-            prefill_threads=int(is_small and min(torch.get_num_threads(), slots) > 1),
+            prefill_threads=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
         vocabulary = network.config.get_text_config().vocab_size
         self._grammars = GrammarCompiler(self.model.tokenizer, vocabulary, min(self.model.stop_ids))
@@ -349,6 +348,11 @@ class LocalEngine:
 def default_device() -> DeviceName:
     """Return the device of models that name none."""
     return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def default_slots(device: DeviceName) -> int:
+    """Return the most calls that run at once on a device, unless the settings of a model say otherwise."""
+    return 32 if device == "cpu" else 128
 
 
 def fast_dtype(device: DeviceName) -> DtypeName:

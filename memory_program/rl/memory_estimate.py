@@ -157,7 +157,7 @@ def _activations(shape: NetworkShape, optimizer: OptimizerSettings, stored: int)
 
 def _kv_cache(shape: NetworkShape, sampling: Sampling, stored: int) -> int:
     """Return the bytes of keys and values while sampling: a rectangle of rows, and the prefix cache."""
-    used = min(_SLOTS, sampling.concurrency), sampling.prompt_tokens + sampling.reply_tokens
+    used = sampling.concurrency, sampling.prompt_tokens + sampling.reply_tokens
     rows, columns = (1 << (n - 1).bit_length() for n in used)
     tokens = rows * columns + min(_PREFIX_TOKENS, rows * sampling.prompt_tokens)
     return tokens * 2 * shape.layers * shape.kv_heads * shape.head_width * stored

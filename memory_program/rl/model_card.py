@@ -1,5 +1,6 @@
 """The model card of a trained writer or reader: origin, data, method, scores, and how to run it."""
 
+from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.json_files import Json
 
@@ -22,7 +23,7 @@ tags: [memory, reinforcement-learning, grpo]
 Run it in the folder of this card:
 
 ```
-python evaluate.py --dataset {dataset} --systems optimized --program program.json \\
+python evaluate.py --dataset {dataset} {program} \\
   {models}
 ```
 """
@@ -58,6 +59,9 @@ def model_card(config: TrainConfig, results: Json) -> str:
         reward = f"{rewards.reward_rule} reward on {metric}{attribution}"
     if "reader" not in parts:
         models, frozen = f"{models} --reader-model {config.reader}", f"; frozen reader: {config.reader}"
+    program = "--systems optimized --program program.json"
+    if config.writer == OBSERVATIONS_EXPERT:  # no model, so there is a system of that name
+        program, models = "--systems observations", "--reader-model local:reader"
     validated = [
         _VALIDATED.format(
             of_part=f" of the {part}" if len(parts) > 1 else "",
@@ -76,6 +80,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
         about=" ".join({"writer": _WRITER, "reader": _READER}[part] for part in parts),
         frozen=frozen,
         reward=reward,
+        program=program,
         models=models,
         dataset=config.source.dataset,
         steps=results["steps"],

@@ -17,7 +17,7 @@ from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
 from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
 from memory_program.core.checkpoints import LogEntry
-from memory_program.inference.engine import default_device, fast_dtype, loaded_dtype
+from memory_program.inference.engine import default_device, default_slots, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_network_shape
 from memory_program.inference.vllm_server import lora_arguments, serve_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
@@ -116,7 +116,9 @@ def complete_training(
         free = int(free * (1 - _VLLM_GPU_SHARE))
     sampling = None
     if not filled.samples_on_vllm:
-        sampling = Sampling(reply_tokens=filled.trainer.max_completion_tokens)
+        sampling = Sampling(
+            concurrency=default_slots(device), reply_tokens=filled.trainer.max_completion_tokens
+        )
     say(
         check_memory(shape, filled.trainer, free, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
     )

@@ -12,6 +12,7 @@ from locomo.atomic_files import atomic_write_folder
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConfig
 from memory_program.configs.endpoints import Role
+from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
@@ -25,6 +26,7 @@ from memory_program.rl.base_comparison import compare_with_base, comparison_tabl
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
+from memory_program.rl.observation_expert import observations_lm
 from memory_program.rl.rollouts import get_policy_lm
 from memory_program.rl.trained_program import (
     PROGRAM_FILE,
@@ -219,7 +221,11 @@ def _make_grpo(
         is_trained = "writer" in config.parts
         writer = f"local:{config.weights_folder('writer')}" if is_trained else config.writer
         program.reader.set_lm(policy)
-        program.writer.set_lm(load_frozen_model(config, Role.WRITER, writer))
+        if writer == OBSERVATIONS_EXPERT:
+            conversations = (*splits.train, *splits.val)
+            program.writer.set_lm(observations_lm(conversations))
+        else:
+            program.writer.set_lm(load_frozen_model(config, Role.WRITER, writer))
         progress.say(f"the reader is trained from {config.model}; {writer} writes")
     training = training_settings(config, program, part)
     if isinstance(training, ArborJobSettings):

@@ -40,6 +40,7 @@ from memory_program.inference.engine import default_device
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.rl.backends.local_backend import require_local_engine
+from memory_program.rl.observation_expert import expert_of_observations
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
 from memory_program.rl.training_data import (
@@ -50,7 +51,6 @@ from memory_program.rl.training_data import (
 )
 from memory_program.rl.training_models import complete_training, reload_in_float32
 from memory_program.sft.exports import find_verl_model, write_llamafactory, write_verl
-from memory_program.sft.observation_expert import expert_of_observations
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
 from memory_program.sft.session_lines import SessionLine, session_file

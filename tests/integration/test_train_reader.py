@@ -251,6 +251,27 @@ def test_a_trained_reader_is_compared_with_its_base(trained_reader):
     assert "frozen writer: openai/writer" in card
 
 
+def test_a_reader_is_trained_on_the_notes_of_the_authors(half_taught_reader, talks, tmp_path):
+    noted = json.loads(talks.read_text())
+    for talk in noted:
+        notes = {
+            "Mara": [["Mara moved to Oslo with her sister.", "D1:1"]],
+            "Tom": [["Tom adopted a puppy called Rex.", "D1:2"]],
+        }
+        talk["observation"] = {"session_1_observation": notes}
+    path, out = tmp_path / "noted.json", tmp_path / "runs" / "train"
+    path.write_text(json.dumps(noted))
+    more = "--dataset", str(path), "--writer-model", "observations", "--writer-mode", "generalist"
+    with ModelServer() as server:
+        said = run_training(flags(half_taught_reader, talks, server, out, *more, "--num-train-steps", "1"))
+        assert not server.traffic.requests
+    results = json.loads((out / "results.json").read_text())
+    assert "evaluating base (observations writes, local:" in said
+    assert results["systems"]["trained"]["failures"]["all"] == 0
+    assert results["systems"]["trained"]["recall"]["5"] == 1
+    assert "--systems observations" in (out / "model" / "README.md").read_text()
+
+
 def test_the_weights_beside_a_program_answer_for_it_and_not_for_others(trained_reader, talks, tmp_path):
     out, _ = trained_reader
     with ModelServer() as server:

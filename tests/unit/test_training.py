@@ -120,6 +120,10 @@ def test_only_bundled_models_have_a_default_time_limit():
             "reader_model='openai/x' is for a frozen reader, and target='reader' trains it",
         ),
         ({"writer_model": "openai/x"}, "writer_model='openai/x' is for a frozen writer, and target='writer'"),
+        (
+            {"target": "reader", "writer_model": "observations"},
+            "writer_model='observations' writes no profile: add --writer-mode generalist",
+        ),
         ({"target": "reader", "alpha": 2}, "alpha=2.0 is for a writer, and target='reader' trains one whose"),
         ({"dataset": "world"}, "--dataset world cannot be trained on: choose --dataset sample"),
         ({"group_size": 1}, "group_size=1 must be at least 2"),

@@ -47,14 +47,23 @@ def expert_of_observations(program: MemoryProgram, conversations: Sequence[Conve
     Raises:
         ConfigError: a conversation has no notes.
     """
+    agents = program.writer.agents
+    program.writer.agents = tuple(a for a in agents if a not in SPECIALISTS or a in NOTED_KINDS)
+    return observations_lm(conversations)
+
+
+def observations_lm(conversations: Sequence[Conversation]) -> dspy.LM:
+    """Make the expert of some conversations; it knows no prompt of the other two specialists.
+
+    Raises:
+        ConfigError: a conversation has no notes.
+    """
     for conversation in conversations:
         if not any(session.observations for session in conversation.sessions):
             raise ConfigError(
-                f"model={OBSERVATIONS_EXPERT!r} needs the notes of LoCoMo's authors (observation), and "
+                f"the writer {OBSERVATIONS_EXPERT!r} needs the notes of LoCoMo's authors (observation), and "
                 f"conversation {conversation.conversation_id!r} has none: choose --dataset locomo"
             )
-    agents = program.writer.agents
-    program.writer.agents = tuple(a for a in agents if a not in SPECIALISTS or a in NOTED_KINDS)
     engine = _ObservationEngine(conversations)
     return dspy.LM(OBSERVATIONS_EXPERT, engine=engine, cache=False, num_retries=0)
 
