@@ -24,7 +24,7 @@ ROWS = (
     ("smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
     ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
     ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
-    ("smollm2-135m-sft-observations", "observations", "SmolLM2-135M, SFT", "observations"),
+    ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
 )
 
