@@ -15,12 +15,7 @@ _TYPES = ("multi-hop", "temporal", "open-domain", "single-hop")
 ROWS = (
     ("extractive", "extractive", "none", "extractive"),
     ("smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
-    (
-        "smollm2-135m-full-context",
-        "full-context",
-        "SmolLM2-135M, prompted",
-        "full-context (6,800)",
-    ),
+    ("smollm2-135m-full-context", "full-context", "SmolLM2-135M, prompted", "full-context"),
     ("smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
     ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
     ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
