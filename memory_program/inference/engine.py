@@ -177,7 +177,7 @@ class LocalEngine:
             prefill_threads=int(is_small and min(torch.get_num_threads(), settings.slots) > 1),
         )
         vocabulary = network.config.get_text_config().vocab_size
-        self._grammars = GrammarCompiler(self.model.tokenizer, vocabulary, min(self.model.stop_ids))
+        self._grammars = GrammarCompiler(self.model.tokenizer, vocabulary, self.model.reply_end)
         self._seeds = _SeedSequence(settings.seed)
         self._reference: PreTrainedModel | None = None
         added = self.model.tokenizer.added_tokens_decoder.values()
@@ -306,9 +306,8 @@ class LocalEngine:
 
     def reply_tokens(self, text: str) -> list[int]:
         """Return the tokens of a reply with the stop token, as training text has them."""
-        tokenizer = self.model.tokenizer
-        assert isinstance(tokenizer.eos_token_id, int), "a model made for chat has a stop token"
-        return [*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+        tokens = self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return [*tokens, self.model.reply_end]
 
     @contextmanager
     def updating(self) -> Generator[PreTrainedModel]:

@@ -85,6 +85,18 @@ def remove_stop_token(folder: Path) -> None:
     configure(eos_token_id=None)(folder)
     configure("generation_config.json", eos_token_id=None)(folder)
     configure("tokenizer_config.json", eos_token=None)(folder)
+    template = folder / "chat_template.jinja"
+    template.write_text(template.read_text().replace("<|im_end|>", ""))
+
+
+def test_the_chat_template_says_what_ends_a_reply(folder: Path) -> None:
+    configure("tokenizer_config.json", eos_token="<|im_start|>")(folder)
+    engine = language_model(f"local:{folder}").engine.local
+    tokenizer = engine.model.tokenizer
+    start, end = tokenizer.convert_tokens_to_ids(["<|im_start|>", "<|im_end|>"])
+    assert tokenizer.eos_token_id == start
+    assert engine.reply_tokens("hello")[-1] == end
+    assert engine.model.stop_ids == {start, end}
 
 
 @pytest.mark.parametrize(
