@@ -74,11 +74,15 @@ def sample_next(
         forbidden: the tokens that a row may not choose, as booleans; None for a row without a grammar, and
             empty if no row has one. They are left out before the filters, and count in ``logprobs``.
     """
-    scores = logits_B_V.clone()
-    for row, is_forbidden_V in enumerate(forbidden):
-        if is_forbidden_V is not None:
-            scores[row].masked_fill_(is_forbidden_V.to(scores.device), -torch.inf)
-    tolerances = logits_B_V.abs().amax(dim=-1) * torch.tensor(relative_tolerances, device=scores.device)
+    if any(is_forbidden_V is not None for is_forbidden_V in forbidden):
+        none_V = torch.zeros(logits_B_V.shape[-1], dtype=torch.bool)
+        rows = [none_V if is_forbidden_V is None else is_forbidden_V for is_forbidden_V in forbidden]
+        is_forbidden_B_V = torch.stack(rows).to(logits_B_V.device)  # one copy to the GPU
+        scores = torch.where(is_forbidden_B_V, -torch.inf, logits_B_V)
+    else:
+        scores = logits_B_V.clone()
+    largest = torch.maximum(logits_B_V.amax(dim=-1), -logits_B_V.amin(dim=-1))  # faster than abs()
+    tolerances = largest * torch.tensor(relative_tolerances, device=scores.device)
     floors = torch.full(scores.shape[:1], -torch.inf, device=scores.device)
     for row, (sampling, gumbel) in enumerate(zip(params, noise, strict=True)):
         if sampling.is_greedy or gumbel is None:
@@ -90,9 +94,10 @@ def sample_next(
             floors[row] = highest_dropped + tolerance
         scores[row] += sampling.temperature * gumbel
     tokens = scores.argmax(dim=-1)
-    best_two = scores.topk(2, dim=-1).values
+    best = scores.gather(-1, tokens[:, None])[:, 0]
+    second_best = scores.scatter_(-1, tokens[:, None], -torch.inf).amax(dim=-1)  # faster than topk(2)
     chosen = logits_B_V.gather(-1, tokens[:, None])[:, 0]
-    is_invariant = (best_two[:, 0] - best_two[:, 1] >= tolerances) & (chosen >= floors)
+    is_invariant = (best - second_best >= tolerances) & (chosen >= floors)
     logprobs = chosen - logits_B_V.logsumexp(dim=-1)
     return SampledTokens(tokens.tolist(), logprobs.tolist(), is_invariant.tolist())
 
