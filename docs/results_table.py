@@ -4,6 +4,7 @@ python docs/results_table.py
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,22 @@ ROWS = (
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
 )
 
+# The rows of LongMemEval.
+TRANSFER_ROWS = (
+    ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
+    ("longmemeval-smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
+    ("longmemeval-smollm2-135m-sft", "no-memory", "SmolLM2-135M, SFT", "no-memory"),
+    ("longmemeval-smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
+)
+
 
 def main() -> None:
-    """Print both tables."""
+    """Print all tables."""
     print(scores_table())
     print()
     print(cost_table())
+    print()
+    print(transfer_table())
 
 
 def scores_table() -> str:
@@ -59,9 +70,20 @@ def cost_table() -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def _systems() -> list[tuple[dict[str, Any], str, str]]:
+def transfer_table() -> str:
+    """Make the table of LongMemEval: F1 over all questions that have an answer of the system."""
+    head = ["model", "system", "F1 (95 %)", "n", "failed", "tokens"]
+    lines = [head, ["---"] * len(head)]
+    for system, model, name in _systems(TRANSFER_ROWS):
+        f1 = system["locomo_f1"]["all"]
+        failed, tokens = f"{system['failures']['all']}", f"{system['tokens_per_question']:,.0f}"
+        lines.append([model, name, _interval(f1), f"{f1['n']}", failed, tokens])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _systems(rows: Sequence[tuple[str, str, str, str]] = ROWS) -> list[tuple[dict[str, Any], str, str]]:
     found: list[tuple[dict[str, Any], str, str]] = []
-    for file, system, model, name in ROWS:
+    for file, system, model, name in rows:
         path = _FOLDER / f"{file}.json"
         if path.is_file():
             found.append((json.loads(path.read_text(encoding="utf-8"))["systems"][system], model, name))

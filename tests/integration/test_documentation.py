@@ -169,7 +169,7 @@ def test_the_table_of_systems_names_each_of_them():
 def test_the_tables_of_the_results_are_those_of_their_files():
     tables = runpy.run_path(str(CHECKOUT / "docs/results_table.py"))
     page = (CHECKOUT / "docs/results.md").read_text(encoding="utf-8")
-    for table in ("scores_table", "cost_table"):
+    for table in ("scores_table", "cost_table", "transfer_table"):
         assert tables[table]() in page, "run python docs/results_table.py"
     for path in (CHECKOUT / "docs/results").glob("*.json"):
         assert not re.search(r'"(/|~)[^"]*/', path.read_text()), "no path of a machine"
