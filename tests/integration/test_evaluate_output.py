@@ -20,7 +20,8 @@ def ours(frame: FrameType | None) -> list[str]:
     found: list[str] = []
     while frame is not None:
         path = Path(frame.f_code.co_filename)
-        if path.is_relative_to(CHECKOUT) and path.relative_to(CHECKOUT).parts[0] != "tests":
+        is_ours = path.is_relative_to(CHECKOUT) and path.relative_to(CHECKOUT).parts[0] != "tests"
+        if is_ours and frame.f_code.co_name != "<listcomp>":  # no frame of its own from Python 3.12 on
             found.append(f"{path.name}:{frame.f_code.co_name}")
         frame = frame.f_back
     return found[::-1]
