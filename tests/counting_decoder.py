@@ -24,7 +24,7 @@ class CountingDecoder:
     """
 
     device = torch.device("cpu")
-    chunk_tokens = PREFILL_CHUNK_TOKENS
+    pass_tokens = PREFILL_CHUNK_TOKENS
 
     def __init__(self) -> None:
         self.decode_gate = threading.Event()

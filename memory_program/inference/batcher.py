@@ -229,7 +229,7 @@ class Batcher:
 
     def _take_prompts(self) -> list[tuple[int, ...]]:
         """Give waiting sequences a slot; return the prompts to prefill for them now, together."""
-        taken, room = list[tuple[int, ...]](), self._decoder.chunk_tokens
+        taken, room = list[tuple[int, ...]](), self._decoder.pass_tokens
         prefilled = {each.request.prompt: each.prefilled for each in (*self._running, *self._ready)}
         for sequence in list(self._waiting):
             prompt = sequence.request.prompt

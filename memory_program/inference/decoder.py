@@ -12,10 +12,10 @@ from memory_program.inference.kv_cache import KVCache
 from memory_program.inference.prefix_cache import PrefixCache
 
 PREFILL_CHUNK_TOKENS = 512
-"""Most tokens of one prompt in a pass on a processor, since the mask has this many rows of the length of the
-context. Also the most tokens of short prompts in a pass, since more would delay the first of them."""
-_GPU_PREFILL_CHUNK_TOKENS = 4096
-"""The same on a GPU, where a pass of a few thousand tokens takes hardly longer than one of few."""
+"""Most tokens of one prompt in a pass, since the mask has this many rows of the length of the context. On a
+processor also the most tokens of short prompts in a pass, since more would delay the first of them."""
+_GPU_PASS_TOKENS = 4096
+"""Most tokens of short prompts in a pass on a GPU, which computes many at once. No other number was tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,7 @@ class Decoder:
     ) -> None:
         """Start without sequences; ``kv_shape`` is layers, heads and the width of a head."""
         self.device = network.device
-        is_gpu = self.device.type == "cuda"
-        self.chunk_tokens = _GPU_PREFILL_CHUNK_TOKENS if is_gpu else PREFILL_CHUNK_TOKENS
+        self.pass_tokens = _GPU_PASS_TOKENS if self.device.type == "cuda" else PREFILL_CHUNK_TOKENS
         self._network = network
         self._kv_shape = kv_shape
         self._prefixes = prefixes
@@ -72,7 +71,7 @@ class Decoder:
             kvs_LKHTD.append(kv_LKHTD)
         logits, done = [torch.empty(0)] * len(prompts), list(cached_tokens)
         while rows := [row for row, prompt in enumerate(prompts) if done[row] < len(prompt)]:
-            ends = [min(done[row] + self.chunk_tokens, len(prompts[row])) for row in rows]
+            ends = [min(done[row] + PREFILL_CHUNK_TOKENS, len(prompts[row])) for row in rows]
             chunks = [
                 PrefillChunk(kvs_LKHTD[row], done[row], end) for row, end in zip(rows, ends, strict=True)
             ]

@@ -43,9 +43,9 @@ _SERVE_IT = (
 class LoadedModel:
     """A network with its tokenizer and its limits.
 
-    ``stop_ids`` are the tokens that end a reply, ``reply_end`` is the one that the chat template writes after
-    it, ``context_tokens`` is the most tokens of prompt and reply together, ``kv_shape`` is the number of
-    layers, of heads, and the width of a token's keys and values.
+    ``stop_ids`` are the tokens that end a reply, ``reply_end`` is the one to write after it,
+    ``context_tokens`` is the most tokens of prompt and reply together, ``kv_shape`` is the number of layers,
+    of heads, and the width of a token's keys and values.
     """
 
     network: PreTrainedModel
@@ -111,11 +111,12 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
             "they belong to two models; save them together"
         )
     configured = network.generation_config.eos_token_id
-    candidates = [*(configured if isinstance(configured, list) else [configured]), tokenizer.eos_token_id]
     with _wrap_load_errors(source, "the chat template"):
-        reply_end = _find_reply_end(tokenizer)
-    stop_ids = frozenset(token for token in (*candidates, reply_end) if isinstance(token, int))
-    if reply_end is None:
+        written = _find_reply_end(tokenizer)
+    others = configured if isinstance(configured, list) else [configured]
+    candidates = [written, tokenizer.eos_token_id, *others]
+    stops = [token for token in candidates if isinstance(token, int)]
+    if not stops:
         raise ModelError(
             f"{source!r} names no token that ends a reply: set eos_token_id in its generation_config.json"
         )
@@ -124,7 +125,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMod
         raise ModelError(
             f"{source!r} does not say how long a text may be (max_position_embeddings); {_SERVE_IT}"
         )
-    return LoadedModel(network, tokenizer, stop_ids, reply_end, context, _kv_shape(source, network))
+    return LoadedModel(network, tokenizer, frozenset(stops), stops[0], context, _kv_shape(source, network))
 
 
 def read_network_shape(source: str) -> NetworkShape:
@@ -159,16 +160,16 @@ def read_network_shape(source: str) -> NetworkShape:
 
 
 def _find_reply_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the token that the chat template writes after a reply; else the tokenizer's own end of a text.
+    """Return the special token that the chat template writes after a reply; None if it writes another text.
 
-    They differ in some models: a base model's end of a text, or one that the reader of GGUF files guessed.
+    The tokenizer's end of a text differs from it in base models, and where a reader of GGUF files guessed it.
     """
     reply = "the reply"
     messages = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": reply}]
     written = cast(str, tokenizer.apply_chat_template(messages, tokenize=False))
     after = tokenizer(written.rpartition(reply)[2], add_special_tokens=False)["input_ids"]
     special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    return after[0] if after and after[0] in special else cast("int | None", tokenizer.eos_token_id)
+    return after[0] if after and after[0] in special else None
 
 
 def _merge_adapter(folder: Path, base: LoadedModel) -> LoadedModel:

@@ -24,7 +24,6 @@ LONG_PROMPT_TOKENS = 3000
 _FLOAT32, _BFLOAT16 = 4, 2
 _LOGIT_COPIES = 5  # scaled logits, their softmax and its products, and their gradients
 _PREFIX_TOKENS = 16_384  # of the engine's prefix cache
-_SLOTS = 32  # of the engine
 _MIN_BATCH_TOKENS = 1024
 _TOLERANCE = 1.2  # the estimate may be too high by this factor
 
@@ -39,7 +38,7 @@ class Sampling:
     longest.
     """
 
-    concurrency: int = _SLOTS
+    concurrency: int
     prompt_tokens: int = LONG_PROMPT_TOKENS
     reply_tokens: int = 512
 

@@ -263,14 +263,11 @@ class _Recording(TrainerCallback):
             return
         loss, norm = logs["loss"], logs["grad_norm"]
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            # a finite loss points at the arithmetic of the backward pass, and not at the step size
-            is_backward = math.isfinite(loss) and args.bf16
-            advice = (
-                "--no-bf16" if is_backward else f"a lower --learning-rate (it was {args.learning_rate:g})"
-            )
+            other = " or --no-bf16" if args.bf16 else ""
             raise ModelError(
                 f"the training diverges: in step {state.global_step} the loss is {loss:.3g} and the gradient "
-                f"{norm:.3g}; start again with {advice} and another --output-dir"
+                f"{norm:.3g}; start again with a lower --learning-rate (it was {args.learning_rate:g})"
+                f"{other} and another --output-dir"
             )
         seconds = time.monotonic() - self._started
         self._seconds += seconds

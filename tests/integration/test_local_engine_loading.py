@@ -81,12 +81,16 @@ def poison(weights: dict[str, torch.Tensor]) -> None:
     weights["model.norm.weight"][3] = torch.inf
 
 
-def remove_stop_token(folder: Path) -> None:
-    configure(eos_token_id=None)(folder)
-    configure("generation_config.json", eos_token_id=None)(folder)
+def remove_stop_token_of_the_tokenizer(folder: Path) -> None:
     configure("tokenizer_config.json", eos_token=None)(folder)
     template = folder / "chat_template.jinja"
     template.write_text(template.read_text().replace("<|im_end|>", ""))
+
+
+def remove_stop_token(folder: Path) -> None:
+    remove_stop_token_of_the_tokenizer(folder)
+    configure(eos_token_id=None)(folder)
+    configure("generation_config.json", eos_token_id=None)(folder)
 
 
 def test_the_chat_template_says_what_ends_a_reply(folder: Path) -> None:
@@ -97,6 +101,14 @@ def test_the_chat_template_says_what_ends_a_reply(folder: Path) -> None:
     assert tokenizer.eos_token_id == start
     assert engine.reply_tokens("hello")[-1] == end
     assert engine.model.stop_ids == {start, end}
+
+
+def test_the_generation_config_may_be_the_only_one_to_say_what_ends_a_reply(folder: Path) -> None:
+    remove_stop_token_of_the_tokenizer(folder)
+    model = language_model(f"local:{folder}").engine.local.model
+    configured = json.loads((folder / "generation_config.json").read_text())["eos_token_id"]
+    assert model.reply_end == configured
+    assert model.stop_ids == {configured}
 
 
 @pytest.mark.parametrize(
