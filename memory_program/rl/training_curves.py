@@ -16,7 +16,7 @@ def write_curves(folder: Path, entries: Sequence[LogEntry], prefix: str = "") ->
     folder.mkdir(parents=True, exist_ok=True)
     figures = {"reward.png": plot_reward(entries), "watched.png": plot_diagnostics(entries)}
     for name, figure in figures.items():
-        figure.savefig(folder / f"{prefix}{name}", dpi=120, bbox_inches="tight")
+        figure.savefig(folder / f"{prefix}{name}", dpi=120)
     return [folder / f"{prefix}{name}" for name in figures]
 
 
@@ -24,6 +24,7 @@ def plot_reward(entries: Sequence[LogEntry]) -> Figure:
     """Draw the reward of the rollouts and the validation score against the steps."""
     figure = Figure(figsize=(7, 4.5))
     axes = figure.subplots()
+    figure.subplots_adjust(left=0.1, right=0.97, bottom=0.12, top=0.95)
     _plot_series(axes, entries, "step", "reward", "-", "mean reward")
     _plot_series(axes, entries, "validation", "score", "o-", "validation score")
     axes.set_xlabel("steps")

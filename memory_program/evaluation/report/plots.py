@@ -1,6 +1,7 @@
 """The plots of the results, as PNG files and as SVG elements for the report page. Needs matplotlib."""
 
 import io
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,9 @@ NUM_SERIES_COLOURS = 8
 
 _LITERAL_TEXT_STYLE: dict[Any, Any] = {"text.parse_math": False}  # Any: the names of matplotlib's settings
 """Names of data and runs are drawn as they are; otherwise a dollar sign would begin a formula."""
+
+_MOST_CHARS_IN_TWO_COLUMNS = 26
+"""The longest name of a system that leaves room for a second column of the legend."""
 
 _INK, _PAPER = "#010203", "#fdfcfb"
 """Placeholders for the two colours of the page, which differ by day and by night."""
@@ -48,7 +52,8 @@ def write_plots(folder: Path, results: Json) -> list[Path]:
             "tokens_against_score.png": plot_score_vs_tokens(results),
         }
         for name, figure in figures.items():
-            figure.savefig(folder / name, dpi=120, bbox_inches="tight")
+            _set_margins(figure, left=0.9, right=0.2, bottom=0.6, top=0.4)
+            figure.savefig(folder / name, dpi=120)
     return [folder / name for name in figures]
 
 
@@ -76,14 +81,19 @@ def svg_figures(results: Json) -> list[tuple[str, Markup]]:
         for title, draw in figures.items():
             figure = draw(results)
             (axes,) = figure.axes
-            figure.set_size_inches(4.8, 3.4)  # readable at the width of a phone
             axes.tick_params(axis="x", labelrotation=20)
             axes.set_title("")  # the page has the title
+            longest = max(map(len, systems), default=0)
+            columns = 1 if longest > _MOST_CHARS_IN_TWO_COLUMNS else 2
+            above = 0.15 + 0.2 * math.ceil(len(systems) / columns)  # inches of the legend
             if axes.get_legend() is not None:
-                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above the bars, not over them
+                axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=columns)  # not over the bars
+            # readable at the width of a phone, unless a name is long
+            figure.set_size_inches(max(4.8, 1.2 + 0.08 * longest), 3.0 + above)
+            _set_margins(figure, left=0.8, right=0.2, bottom=0.7, top=above)
             file = io.StringIO()
             metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-            figure.savefig(file, format="svg", bbox_inches="tight", metadata=metadata)
+            figure.savefig(file, format="svg", metadata=metadata)
             svg = file.getvalue()
             svg = svg[svg.index("<svg") :]
             svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # each figure counts from 1; a page has each id once
@@ -169,6 +179,12 @@ def _plot_score_vs(
     if axes.containers:
         axes.legend()
     return figure
+
+
+def _set_margins(figure: Figure, *, left: float, right: float, bottom: float, top: float) -> None:
+    """Set the margins around the axes, in inches. A tight box would draw each figure twice."""
+    width, height = figure.get_size_inches()
+    figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height)
 
 
 def _error_bar(score: Json) -> tuple[float, float]:
