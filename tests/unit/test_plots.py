@@ -57,6 +57,12 @@ def test_a_point_is_at_tokens_and_score():
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["memory", "rag"]
 
 
+def test_a_narrow_range_of_tokens_has_several_ticks():
+    (axes,) = plot_score_vs_tokens(results(memory=0.5, rag=0.25)).axes
+    low, high = axes.get_xlim()
+    assert sum(low < tick < high for tick in axes.get_xticks()) >= 3
+
+
 def test_only_known_costs_are_drawn():
     found = results(memory=0.5, rag=0.25)
     found["systems"]["memory"]["cost_usd"], found["systems"]["rag"]["cost_usd"] = 1.5, None

@@ -168,8 +168,12 @@ def _plot_score_vs(
         if score["value"] is not None and amount is not None:
             down, up = _error_bar(score)
             axes.errorbar(amount, score["value"], [[down], [up]], fmt="o", capsize=2, label=name)
-    axes.set_xscale("symlog", linthresh=linear_below)
-    axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear_below, subs=(1, 2, 5)))
+    amounts = [amount for amount in taken.values() if amount is not None]
+    # A logarithmic axis would have one tick or none in a narrow range.
+    is_narrow = len(amounts) > 1 and max(amounts) <= 10 * min(amounts)
+    if not is_narrow:
+        axes.set_xscale("symlog", linthresh=linear_below)
+        axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear_below, subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_xlabel(label)
     axes.set_ylabel("official F1")
