@@ -158,6 +158,10 @@ class EvaluateConfig(Settings, init=False):
 
     temperature: Temperature
 
+    writer_temperature: float | None = Field(default=None, ge=0, le=2)
+    """Sampling temperature of the writer, if not that of the reader. At 0, small models often write the
+    same memory again and again; 0.7 avoids most of it."""
+
     program: Path | None = None
     """Saved program (JSON from optimize.py or train.py) to evaluate as the system "optimized", beside
     "memory" with the prompts of this version. Trained weights in the same folder write for it, and those
@@ -256,6 +260,11 @@ class EvaluateConfig(Settings, init=False):
         if self.program is None and SystemName.OPTIMIZED in self.system_names:
             raise ConfigError(
                 f"system {SystemName.OPTIMIZED.value!r} needs a saved program: name its file with --program"
+            )
+        if self.writer_temperature is not None and not any(n.has_model_writer for n in self.system_names):
+            raise ConfigError(
+                f"writer_temperature={self.writer_temperature:g} is for systems whose memories a model "
+                f"writes, and systems={self.systems!r} has none: leave it out, or use --temperature"
             )
         return self
 

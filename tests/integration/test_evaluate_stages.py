@@ -588,7 +588,12 @@ def test_an_unwritable_folder_is_refused_at_once(bench, tmp_path):
 
 @pytest.mark.parametrize(
     ("changed", "are_remembered"),
-    [({"temperature": 0.7}, True), ({"top_k": 3}, False), ({"reader_budget": 77}, False)],
+    [
+        ({"temperature": 0.7}, True),
+        ({"writer_temperature": 0.7}, True),
+        ({"top_k": 3}, False),
+        ({"reader_budget": 77}, False),
+    ],
 )
 def test_changed_settings_answer_again(bench, changed, are_remembered):
     bench.run_memory(NoteTaking())
@@ -596,6 +601,22 @@ def test_changed_settings_answer_again(bench, changed, are_remembered):
     bench.run_memory(other, **changed)
     assert len(other.asked) == 3 * QUESTIONS
     assert len(other.remembered) == (3 * SESSIONS if are_remembered else 0)
+
+
+def test_the_writer_may_have_a_temperature_of_its_own(bench):
+    made = []
+
+    def models(name: str, temperature: float) -> Any:
+        made.append((name, temperature))
+
+    named = {"systems": "memory", "writer_model": "openai/writer", "reader_model": "openai/reader"}
+    results = bench.run(NoteTaking(), models, writer_temperature=0.7, **named)
+    assert made == [("openai/writer", 0.7), ("openai/reader", 0.0)]
+    signature = results["systems"]["memory"]["signature"]
+    assert "|temperature:0|" in signature
+    assert "|writer_temperature:0.7" in signature
+    with pytest.raises(ConfigError, match="writer_temperature=0.7 is for systems whose memories"):
+        bench.config(systems="rag", reader_model="openai/reader", writer_temperature=0.7)
 
 
 def test_a_signature_names_the_settings_of_its_score(bench):

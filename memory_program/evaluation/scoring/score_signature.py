@@ -80,13 +80,15 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     if any(found != "chat" for found in formats):
         settings["reply_format"] = "+".join(formats)
     writer = config.writer_model_for(name)
+    if writer is not None and config.writer_temperature is not None:
+        settings["writer_temperature"] = config.writer_temperature
     reader = config.reader_model_for(name)
     known_writer, known_reader = (
         None if model is None else model_fingerprint(model) for model in (writer, reader)
     )
     written_with = (
         known_writer,
-        config.temperature,
+        settings.get("writer_temperature", config.temperature),
         [settings[key] for key in BUILD_SETTINGS]
         + [{key: settings[key]} for key in REPLY_SETTINGS if key in settings and key != "reply_format"]
         + ([search] if search else []),  # writers are shown memories that a search found

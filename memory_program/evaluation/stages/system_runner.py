@@ -172,12 +172,13 @@ class SystemRunner:
             ModelError: a model cannot be used as named, or does not answer.
         """
         system, temperature = self.recorded.run.system, self._config.temperature
+        writer_temperature = system.settings.get("writer_temperature", temperature)
         stages = {estimate.stage for estimate in to_call}
         writer = system.writer if "build" in stages else None
         reader = system.reader if "answer" in stages else None
         set_models(
             self._system,
-            writer_lm=models(Role.WRITER, writer, temperature) if writer is not None else None,
+            writer_lm=models(Role.WRITER, writer, writer_temperature) if writer is not None else None,
             reader_lm=models(Role.READER, reader, temperature) if reader is not None else None,
         )
 
@@ -234,7 +235,7 @@ def _with_bank_writer(
     there = f", though there are banks of {' and '.join(map(repr, writers))}" if writers else ""
     raise RecordError(
         f"no bank fits these conversations and settings of system {name.value!r}{there}: run --mode build "
-        "first, or repeat the flags of the build (--db-url, --temperature, --memory-budget, ...)"
+        "first, or repeat the flags of the build (--db-url, --writer-temperature, --memory-budget, ...)"
     )
 
 
