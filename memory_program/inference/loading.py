@@ -172,6 +172,22 @@ def _find_reply_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
     return after[0] if after and after[0] in special else None
 
 
+def stacked_adapters(source: str) -> tuple[list[str], str]:
+    """Return the folders of a source's adapters, the last trained first, and the model below them all.
+
+    An adapter that was trained over another one names that as its base. A model without adapters is its own.
+
+    Raises:
+        ConfigError: a configuration cannot be read, or names no base.
+        ModelError: a model cannot be found.
+    """
+    adapters: list[str] = []
+    while (base := adapter_base(folder := str(_find_model_files(source)[0]))) is not None:
+        adapters.append(folder)
+        source = base
+    return adapters, source
+
+
 def _merge_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
     from peft import PeftModel  # slow, and needed by adapters only
 
@@ -179,6 +195,7 @@ def _merge_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
         warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
         adapted = PeftModel.from_pretrained(base.network, folder)
         network = cast(PreTrainedModel, adapted.merge_and_unload())
+    network.requires_grad_(True)  # PEFT froze the weights of the base, which may be trained now
     return replace(base, network=network.eval())
 
 

@@ -16,9 +16,10 @@ from memory_program.configs.sft_config import OBSERVATIONS_EXPERT, FineTuneConfi
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
 from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
+from memory_program.core.adapter_config import adapter_rank
 from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, default_slots, fast_dtype, loaded_dtype
-from memory_program.inference.loading import read_network_shape
+from memory_program.inference.loading import read_network_shape, stacked_adapters
 from memory_program.inference.vllm_server import lora_arguments, serve_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.local_model import LocalModel
@@ -78,11 +79,13 @@ def _start_sampler(config: TrainConfig) -> str:
     """Return the address of the vLLM server that samples; start one unless it is named."""
     if config.sampler_url is not None:
         return config.sampler_url
+    # An adapter that the training starts from is a part of each that it publishes: see save_adapter.
+    adapters, source = stacked_adapters(model_source(config.model))
+    rank = config.trainer.optimizer.lora_r + sum(map(adapter_rank, adapters))
     # processed: at the sampling temperature, as the trainer computes them
-    arguments = [*lora_arguments(config.trainer.optimizer.lora_r), "--logprobs-mode", "processed_logprobs"]
+    arguments = [*lora_arguments(rank), "--logprobs-mode", "processed_logprobs"]
     if default_device() == "cuda":
         arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
-    source = model_source(config.model)
     return serve_model(f"vllm:{source}", source, arguments, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
 
 

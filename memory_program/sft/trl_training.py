@@ -41,8 +41,8 @@ from memory_program.inference.engine import LocalEngine, default_device
 from memory_program.inference.loading import load_model, silence_transformers
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import example_sample, require_local_engine
+from memory_program.rl.trainer.adapters import lora_config, write_model
 from memory_program.rl.trainer.packing import Sample
-from memory_program.rl.trainer.policy_step import lora_config, write_model
 from memory_program.sft.sft_training import SftSplit
 
 _CHECKPOINTS = "checkpoints"
@@ -145,7 +145,13 @@ def _make_writer(
     if not trainer.state.best_global_step:
         device = engine.settings.device or default_device()
         network, adapted = load_model(engine.settings.source, device, network.dtype).network, None
-    return partial(write_model, network=network, tokenizer=engine.model.tokenizer, adapted=adapted)
+    return partial(
+        write_model,
+        network=network,
+        tokenizer=engine.model.tokenizer,
+        source=engine.settings.source,
+        adapted=adapted,
+    )
 
 
 def _make_arguments(

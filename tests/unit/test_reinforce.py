@@ -1,5 +1,6 @@
 """Training steps in this process, with real gradients on a random model of a few hundred kilobytes."""
 
+import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -287,6 +288,27 @@ def test_adapters_leave_the_base_weights_alone_and_merge_when_saved(folder, tmp_
     merged = trainer(tmp_path)
     assert likelihood(merged, PROMPT, GOOD) == pytest.approx(likelihood(learner, PROMPT, GOOD), abs=1e-4)
     assert likelihood(merged, PROMPT, GOOD) > likelihood(trainer(folder), PROMPT, GOOD) + 0.05
+
+
+def test_a_training_that_starts_from_an_adapter_saves_one_over_the_base_of_both(folder, tmp_path):
+    first = trainer(folder, tuning="lora", lora_r=4)
+    first.policy_gradient_step(SAMPLES)
+    first.save_model(tmp_path / "first")
+    second = trainer(tmp_path / "first" / "adapter", tuning="lora", lora_r=2, lora_alpha=6)
+    second.policy_gradient_step(SAMPLES)
+    before = weights(second)
+    second.save_model(tmp_path / "second")
+    assert has_weights(second, before)
+    adapter = tmp_path / "second" / "adapter"
+    config = json.loads((adapter / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["r"]) == (str(folder), 4 + 2)
+    assert {path.name for path in adapter.iterdir()} >= {"adapter_model.safetensors"}
+    assert not any(path.is_dir() for path in adapter.iterdir())
+    found = likelihood(second, PROMPT, GOOD)
+    assert likelihood(trainer(adapter), PROMPT, GOOD) == pytest.approx(found, abs=1e-4)
+    assert likelihood(first, PROMPT, GOOD) != pytest.approx(found, abs=1e-3)
+    second.policy_gradient_step(SAMPLES)
+    assert not has_weights(second, before)
 
 
 # on disk

@@ -5,29 +5,29 @@ One step packs the samples (``packing.py``), computes the clipped objective of t
 next samples come from the updated policy without a copy.
 """
 
-import copy
 import math
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any, cast
+from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
-from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import ModelError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
-from memory_program.inference.loading import silence_transformers
+from memory_program.rl.trainer.adapters import lora_config, save_adapter, write_model
 from memory_program.rl.trainer.objective import (
     IMPORTANCE_CLIP,
     Objective,
@@ -354,10 +354,10 @@ class LocalTrainer:
         Raises:
             ModelError: the server does not take it.
         """
-        sampler, adapted = self.engine.sampler, self._adapted
+        sampler, adapted, source = self.engine.sampler, self._adapted, self.engine.settings.source
         if sampler is not None:
             assert adapted is not None, "checked by the constructor"
-            sampler.publish(f"policy-{self.steps:06d}", lambda folder: adapted.save_pretrained(str(folder)))
+            sampler.publish(f"policy-{self.steps:06d}", partial(save_adapter, adapted, source))
 
     @contextmanager
     def _updating(self) -> Generator[Callable[[], float]]:
@@ -443,33 +443,8 @@ class LocalTrainer:
     def save_model(self, folder: Path) -> None:
         """Write the model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
         with self.engine.updating() as network:
-            write_model(folder, network, self.engine.model.tokenizer, self._adapted)
-
-
-def lora_config(settings: OptimizerSettings) -> LoraConfig:
-    """Return the configuration of adapters of all linear layers but the output layer."""
-    return LoraConfig(
-        r=settings.lora_r,
-        lora_alpha=settings.lora_alpha,
-        lora_dropout=settings.lora_dropout,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
-
-
-def write_model(
-    folder: Path,
-    network: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    adapted: PeftModel | None = None,
-) -> None:
-    """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
-    with silence_transformers():
-        if adapted is not None:
-            adapted.save_pretrained(str(folder / "adapter"))
-            network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
-        network.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+            source = self.engine.settings.source
+            write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
 
 
 @contextmanager

@@ -1,0 +1,78 @@
+"""LoRA adapters of a training: their configuration, and the files of a trained model."""
+
+import copy
+import shutil
+import warnings
+from pathlib import Path
+from typing import cast
+
+from peft import LoraConfig, PeftModel
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from memory_program.configs.trainer_groups import OptimizerSettings
+from memory_program.inference.loading import silence_transformers, stacked_adapters
+
+_TRAINED = "default"  # PEFT's name of the adapter that is trained
+_JOINED = "joined"
+
+
+def lora_config(settings: OptimizerSettings) -> LoraConfig:
+    """Return the configuration of adapters of all linear layers but the output layer."""
+    return LoraConfig(
+        r=settings.lora_r,
+        lora_alpha=settings.lora_alpha,
+        lora_dropout=settings.lora_dropout,
+        target_modules="all-linear",
+        task_type="CAUSAL_LM",
+    )
+
+
+def save_adapter(adapted: PeftModel, source: str, folder: Path) -> None:
+    """Write the adapter of a training, over the model that has no adapter.
+
+    A training that starts from an adapter has it merged into its network, and trains a second one. The two
+    are written as one, whose rank is the sum of theirs, so that any server of the base can load it.
+
+    Args:
+        adapted: the network with the adapter that is trained.
+        source: the model that the training started from; see ``load_model``.
+        folder: for the files; made if missing.
+    """
+    started_from, base = stacked_adapters(source)
+    if not started_from:
+        adapted.save_pretrained(str(folder))
+        return
+    was_training = adapted.training
+    try:
+        old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # PEFT uses them
+        with old_names:
+            for number, adapter in enumerate(started_from):
+                adapted.load_adapter(adapter, f"start-{number}")
+        names = list(adapted.peft_config)
+        adapted.add_weighted_adapter(names, [1.0] * len(names), _JOINED, combination_type="cat")
+        adapted.peft_config[_JOINED].base_model_name_or_path = base
+        adapted.save_pretrained(str(folder), selected_adapters=[_JOINED])
+    finally:
+        adapted.set_adapter(_TRAINED)
+        for name in set(adapted.peft_config) - {_TRAINED}:
+            adapted.delete_adapter(name)
+        adapted.train(was_training)
+    for file in (folder / _JOINED).iterdir():  # PEFT writes only "default" into the folder itself
+        shutil.move(file, folder / file.name)
+    (folder / _JOINED).rmdir()
+
+
+def write_model(
+    folder: Path,
+    network: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    source: str,
+    adapted: PeftModel | None = None,
+) -> None:
+    """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
+    with silence_transformers():
+        if adapted is not None:
+            save_adapter(adapted, source, folder / "adapter")
+            network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
+        network.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
