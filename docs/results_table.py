@@ -21,8 +21,8 @@ ROWS = (
     ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
     ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
     ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
-    ("smollm2-135m-grpo", "rag", "SmolLM2-135M, SFT + GRPO", "rag"),
-    ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT + GRPO", "observations"),
+    ("smollm2-135m-grpo", "rag", "SmolLM2-135M, SFT+GRPO", "rag"),
+    ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
 )
 
