@@ -159,8 +159,8 @@ class EvaluateConfig(Settings, init=False):
     temperature: Temperature
 
     writer_temperature: float | None = Field(default=None, ge=0, le=2)
-    """Sampling temperature of the writer, if not that of the reader. At 0, small models often write the
-    same memory again and again; 0.7 avoids most of it."""
+    """Sampling temperature of the writer, if not that of the reader. At 0, a small model may write the
+    same memory again and again until it is stopped; sampling can avoid that."""
 
     program: Path | None = None
     """Saved program (JSON from optimize.py or train.py) to evaluate as the system "optimized", beside

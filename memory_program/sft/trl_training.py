@@ -120,7 +120,7 @@ def fine_tune(
             train_dataset=_to_dataset(train),
             eval_dataset=_to_dataset(val),
             processing_class=copy.deepcopy(engine.model.tokenizer),  # it gets a token for padding
-            peft_config=lora_config(training) if training.tuning == "lora" else None,
+            peft_config=lora_config(training, engine.settings.source) if training.tuning == "lora" else None,
             callbacks=[_Recording(run, save_every, on_entry)],
         )
         trainer.tokens_per_example = fmean(len(sample.completion) for sample in val)

@@ -11,10 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from peft import LoraConfig, get_peft_model
 
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ModelError
+from memory_program.inference.loading import load_model
 from memory_program.inference.vllm_server import serve_model, stop_servers
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.model_names import model_fingerprint
@@ -201,6 +204,19 @@ def test_a_training_samples_on_a_server_that_is_started_with_adapters(vllm, half
     assert f"serve {half_taught} " in " ".join(arguments)
     given = "--enable-lora --max-lora-rank 16 --logprobs-mode processed_logprobs"
     assert given in " ".join(arguments)
+
+
+@pytest.mark.usefixtures("torch_on_one_thread")
+def test_a_training_from_an_adapter_samples_on_a_server_of_its_base(vllm, half_taught, tmp_path):
+    network = load_model(str(half_taught), "cpu", torch.float32).network
+    lora = LoraConfig(r=10, target_modules="all-linear", task_type="CAUSAL_LM")
+    get_peft_model(network, lora).save_pretrained(str(tmp_path / "adapter"))
+    flags = ["--model", f"local:{tmp_path / 'adapter'}", "--sampler", "vllm", "--lora-r", "12"]
+    lm = load_trainable_model(parse_flags(TrainConfig, [*flags, "--tuning", "lora"]), tmp_path)
+    require_local_engine(lm).close()
+    ((_, _, *arguments),) = vllm.started
+    assert f"serve {half_taught} " in " ".join(arguments)
+    assert "--max-lora-rank 32" in " ".join(arguments)  # 10 + 12, and the next limit that vLLM takes
 
 
 @pytest.mark.usefixtures("torch_on_one_thread")

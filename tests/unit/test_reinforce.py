@@ -311,6 +311,14 @@ def test_a_training_that_starts_from_an_adapter_saves_one_over_the_base_of_both(
     assert not has_weights(second, before)
 
 
+def test_an_adapter_that_cannot_be_joined_with_another_is_refused_at_the_start(folder, tmp_path):
+    trainer(folder, tuning="lora", lora_r=4).save_model(tmp_path)
+    path = tmp_path / "adapter" / "adapter_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "bias": "all"}))
+    with pytest.raises(ModelError, match=r"trained more than LoRA's matrices .*bias 'all'"):
+        trainer(tmp_path / "adapter", tuning="lora")
+
+
 # on disk
 
 

@@ -235,7 +235,8 @@ def _with_bank_writer(
     there = f", though there are banks of {' and '.join(map(repr, writers))}" if writers else ""
     raise RecordError(
         f"no bank fits these conversations and settings of system {name.value!r}{there}: run --mode build "
-        "first, or repeat the flags of the build (--db-url, --writer-temperature, --memory-budget, ...)"
+        "first, or repeat the flags of the build (--db-url, --temperature, --writer-temperature, "
+        "--memory-budget, ...)"
     )
 
 

@@ -6,18 +6,37 @@ import warnings
 from pathlib import Path
 from typing import cast
 
-from peft import LoraConfig, PeftModel
+from peft import LoraConfig, PeftConfig, PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memory_program.configs.trainer_groups import OptimizerSettings
+from memory_program.core.errors import ModelError
 from memory_program.inference.loading import silence_transformers, stacked_adapters
 
 _TRAINED = "default"  # PEFT's name of the adapter that is trained
 _JOINED = "joined"
+_MERGE = "merge it into its base, and start from that"
 
 
-def lora_config(settings: OptimizerSettings) -> LoraConfig:
-    """Return the configuration of adapters of all linear layers but the output layer."""
+def lora_config(settings: OptimizerSettings, source: str) -> LoraConfig:
+    """Return the configuration of adapters of all linear layers but the output layer.
+
+    Args:
+        settings: of the training.
+        source: the model that the training starts from; see ``load_model``.
+
+    Raises:
+        ModelError: it is an adapter that ``save_adapter`` cannot join with another one.
+    """
+    for adapter in stacked_adapters(source)[0]:
+        config = PeftConfig.from_pretrained(adapter)
+        if not isinstance(config, LoraConfig):
+            raise ModelError(f"{adapter!r} is of type {config.peft_type}, and not LoRA: {_MERGE}")
+        if config.use_dora or config.modules_to_save or config.bias != "none":
+            raise ModelError(
+                f"{adapter!r} trained more than LoRA's matrices (use_dora {config.use_dora}, modules_to_save "
+                f"{config.modules_to_save}, bias {config.bias!r}): {_MERGE}"
+            )
     return LoraConfig(
         r=settings.lora_r,
         lora_alpha=settings.lora_alpha,
@@ -44,8 +63,7 @@ def save_adapter(adapted: PeftModel, source: str, folder: Path) -> None:
         return
     was_training = adapted.training
     try:
-        old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # PEFT uses them
-        with old_names:
+        with warnings.catch_warnings(action="ignore", category=FutureWarning):  # PEFT uses old names
             for number, adapter in enumerate(started_from):
                 adapted.load_adapter(adapter, f"start-{number}")
         names = list(adapted.peft_config)

@@ -141,7 +141,9 @@ class LocalTrainer:
         if settings.optimizer.tuning == "lora":
             old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # PEFT uses them
             with engine.updating(), old_names:
-                self._adapted = get_peft_model(network, lora_config(settings.optimizer))
+                self._adapted = get_peft_model(
+                    network, lora_config(settings.optimizer, engine.settings.source)
+                )
         elif settings.beta:
             self._reference = engine.reference_model()
         self._network = network
