@@ -130,8 +130,9 @@ class EvaluateConfig(Settings, init=False):
     judged. Other datasets need a model."""
 
     writer_model: str | None = None
-    """Model that writes memories, if not --model. With --mode answer it may be left out: the banks say which
-    model wrote them."""
+    """Model that writes memories, if not --model. "observations" is none: the notes of LoCoMo's authors are
+    the memories, which needs --writer-mode generalist. With --mode answer it may be left out: the banks say
+    which model wrote them."""
 
     reader_model: str | None = None
     """Model that answers, if not --model."""
@@ -257,6 +258,7 @@ class EvaluateConfig(Settings, init=False):
             )
         if self.traces and not self.tracking.mlflow:
             raise ConfigError("--traces needs MLflow: drop --no-mlflow or --traces")
+        self.system.writer.check_can_write(self.writer_model)
         if self.program is None and SystemName.OPTIMIZED in self.system_names:
             raise ConfigError(
                 f"system {SystemName.OPTIMIZED.value!r} needs a saved program: name its file with --program"

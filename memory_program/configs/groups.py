@@ -13,7 +13,7 @@ from pydantic import Field, field_validator, model_validator
 
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings, SettingsGroup, TrackingUri
-from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local
+from memory_program.models.model_names import OBSERVATIONS, embedder_fingerprint, is_bundled, is_local
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
@@ -294,6 +294,13 @@ class WriterSettings(SettingsGroup):
     grounding_check: bool = True
     """Refuse memories of which fewer than one in five content words were said in the session. It refuses 1 of
     LoCoMo's 2,541 facts wrongly. Switch it off for memories in another language than the conversation's."""
+
+    def check_can_write(self, writer_model: str | None) -> None:
+        """Check the mode for a writer; raise ``ConfigError`` for notes of LoCoMo's authors by specialists."""
+        if writer_model == OBSERVATIONS and self.writer_mode != "generalist":
+            raise ConfigError(
+                f"writer_model={OBSERVATIONS!r} writes no profile: add --writer-mode generalist"
+            )
 
 
 class ReaderSettings(SettingsGroup):

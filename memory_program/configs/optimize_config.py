@@ -91,6 +91,10 @@ class OptimizeConfig(Settings, init=False):
     """Model of writer and reader, by LiteLLM's name, or pocket, the embedded one. With --target judge, the
     model that judges, which pocket cannot."""
 
+    writer_model: str | None = None
+    """Model that writes memories with --target reader or retrieval, if not --model. "observations" is none:
+    the notes of LoCoMo's authors are the memories, which needs --writer-mode generalist."""
+
     prompt_model: str | None = None
     """Model that writes instructions and reflects, if not --model. A strong one pays: it has few calls."""
 
@@ -172,6 +176,16 @@ class OptimizeConfig(Settings, init=False):
         return self
 
     @model_validator(mode="after")
+    def _check_writer(self) -> Self:
+        self.system.writer.check_can_write(self.writer_model)
+        if self.writer_model is not None and self.target not in (Target.READER, Target.RETRIEVAL):
+            raise ConfigError(
+                f"writer_model={self.writer_model!r} writes for --target reader or retrieval, and "
+                f"target={self.target.value!r}: name the model with --model"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_judge_target(self) -> Self:
         if self.target is not Target.JUDGE:
             return self
@@ -223,6 +237,11 @@ class OptimizeConfig(Settings, init=False):
     def retrieval_trials(self) -> int:
         """The settings that --target retrieval tries, the present ones included."""
         return self.trials or {"light": 12, "medium": 25, "heavy": 50}[self.auto]
+
+    @property
+    def writer(self) -> str:
+        """The model that writes memories."""
+        return self.writer_model or self.model
 
     @property
     def task_role(self) -> Role:

@@ -27,10 +27,6 @@ ORACLE_EXPERT = "oracle"
 """The perfect writer of generated conversations; it needs no model."""
 
 
-OBSERVATIONS_EXPERT = "observations"
-"""The notes of LoCoMo's authors, as an expert; it needs no model."""
-
-
 class TrajectoriesConfig(Settings, init=False):
     """Record an expert's tool calls, session by session, for supervised fine-tuning.
 

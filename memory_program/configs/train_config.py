@@ -19,7 +19,6 @@ from memory_program.configs.groups import (
     TrackingSettings,
     TrainingPart,
 )
-from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceSettings
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings
@@ -147,10 +146,7 @@ class TrainConfig(Settings, init=False):
                     f"{part}_model={named!r} is for a frozen {part}, and target={self.target!r} trains it: "
                     "name the model to train with --model"
                 )
-        if self.writer_model == OBSERVATIONS_EXPERT and self.system.writer.writer_mode != "generalist":
-            raise ConfigError(
-                f"writer_model={OBSERVATIONS_EXPERT!r} writes no profile: add --writer-mode generalist"
-            )
+        self.system.writer.check_can_write(self.writer_model)
         values, defaults = self.grpo.flat_values(), DEFAULT_GRPO.flat_values()
         changed = [name for name in _WRITERS_ONLY if values[name] != defaults[name]]
         if self.target == "reader" and changed:

@@ -1,10 +1,11 @@
 """The models of a run by role: each made once, from the address and the key of its role."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import dspy
 
+from locomo.types import Conversation
 from memory_program.bank.dense import DenseIndex
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig
@@ -16,8 +17,9 @@ from memory_program.models.batch_queue import BatchQueue, calling_directly
 from memory_program.models.embedders import load_embedder
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.http_engine import read_key
-from memory_program.models.model_names import is_local, is_vllm
+from memory_program.models.model_names import OBSERVATIONS, is_local, is_vllm
 from memory_program.models.reply_settings import most_reply_tokens
+from memory_program.worlds.observation_expert import observations_lm
 
 ModelFactory = Callable[[str, float], dspy.LM]
 """Makes the language model of a name and a temperature, ready for calls."""
@@ -50,6 +52,16 @@ def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | No
         weight=search.weight,
         reranker=search.reranker,
     )
+
+
+def with_author_notes(models: RoleModels, conversations: Sequence[Conversation]) -> RoleModels:
+    """Let the notes of LoCoMo's authors on some conversations write memories, where they are the writer."""
+
+    def make(role: Role, name: str, temperature: float) -> dspy.LM:
+        is_notes = role is Role.WRITER and name == OBSERVATIONS
+        return observations_lm(conversations) if is_notes else models(role, name, temperature)
+
+    return make
 
 
 def make_role_models(

@@ -13,6 +13,9 @@ POCKET = "pocket"
 POCKET_BASE = "pocket-base"
 """The embedded model, trained to overlook most minor facts: a start for training to improve on."""
 
+OBSERVATIONS = "observations"
+"""The notes of LoCoMo's authors, in place of a model that writes memories."""
+
 _LOCAL = "local:"
 _VLLM = "vllm:"
 _API_PROVIDERS = ("openai", "anthropic", "gemini", "together_ai", "ollama", "hosted_vllm", "openrouter")
@@ -59,7 +62,7 @@ def has_batch_api(model: str) -> bool:
 
 def runs_here(model: str) -> bool:
     """Tell if a model computes on this machine: in this process, or in a vLLM server that it starts."""
-    return is_local(model) or is_vllm(model)
+    return is_local(model) or is_vllm(model) or model == OBSERVATIONS
 
 
 def trainable_model(name: str) -> str:
@@ -98,7 +101,7 @@ def model_program(model: str) -> Path | None:
 
     A model of the hub is known by its name alone: its program is found once it lies in a folder.
     """
-    if not runs_here(model):
+    if not runs_here(model) or model == OBSERVATIONS:
         return None
     path = (_POCKET if is_bundled(model) else Path(model_source(model)).expanduser()) / "program.json"
     return path if path.is_file() else None

@@ -25,7 +25,7 @@ from dspy.utils.exceptions import (
 )
 
 from memory_program.core.errors import ModelError
-from memory_program.models.model_names import is_bundled, is_local
+from memory_program.models.model_names import OBSERVATIONS, is_bundled, is_local
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 
 JsonSchema = dict[str, Any]  # Any: JSON
@@ -142,14 +142,14 @@ class ResponseFormats:
 
         Args:
             model: its name. A model in this process is not made for this: it takes a grammar, unless it is an
-                embedded one, which speaks chat.
+                embedded one, which speaks chat. The notes of LoCoMo's authors fit any format.
             make_model: makes the model, to ask its endpoint.
             replies: the settings of replies.
 
         Raises:
             ModelError: the endpoint does not answer.
         """
-        if is_local(model):
+        if is_local(model) or model == OBSERVATIONS:
             return ReplyFormat.CHAT if is_bundled(model) else ReplyFormat.JSON
         try:
             return ReplyFormat.JSON if self.takes_schema(make_model(), replies) else ReplyFormat.CHAT

@@ -30,6 +30,7 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
     as_evaluated = EvaluateConfig(
         systems=name.value,
         model=config.model,
+        writer_model=config.writer_model,
         judge_model=config.judge,
         api_base=config.api_base,
         judge_api_base=config.judge_api_base,

@@ -6,6 +6,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+import dspy
+
 from locomo.sessions import truncate_conversation
 from locomo.types import Conversation
 from memory_program import __version__
@@ -53,10 +55,12 @@ class MemoryOptimizationTarget:
         """
         program = make_system(SystemName.MEMORY.value, config.system)
         assert isinstance(program, MemoryProgram)
-        load_model_prompts(program, writer=config.model, reader=config.model)
+        load_model_prompts(program, writer=config.writer, reader=config.model)
         if config.program is not None:
             load_program(program, config.program)
         self.program = program
+        self.writer_lm: dspy.LM | None = None
+        """Writes the memories; None uses ``dspy.settings``."""
         self.lost_sessions = 0
         """Sessions in which a call failed, the last time that the conversations were processed."""
         splits = split_conversations(load_dataset(config.source, config.seed))
@@ -72,7 +76,7 @@ class MemoryOptimizationTarget:
 
     def choose_reply_formats(self, default: Callable[[str, str], ReplyFormat] | None = None) -> list[str]:
         """Choose the formats of replies, as ``MemorySystem.choose_reply_formats`` does."""
-        models = {"writer": self._config.model, "reader": self._config.model}
+        models = {"writer": self._config.writer, "reader": self._config.model}
         return self.program.choose_reply_formats(self._config.system.replies.reply_format, models, default)
 
     @property
@@ -97,6 +101,11 @@ class MemoryOptimizationTarget:
             "test": self._test_ids,
         }
 
+    @property
+    def conversations(self) -> tuple[Conversation, ...]:
+        """The conversations whose memories are written: those of training and validation."""
+        return (*self._splits.train, *self._splits.val)
+
     def begin(self, calls: ReplyCache, stack: ExitStack) -> None:
         """Open the database of memories in the folder of the run, until the stack is closed."""
         path = self._config.output_dir / "banks.sqlite"
@@ -119,7 +128,7 @@ class MemoryOptimizationTarget:
         """
         config, splits = self._config, self._splits
         _check_counts(*(sum(len(c.questions) for c in split) for split in (splits.train, splits.val)))
-        conversations = (*splits.train, *splits.val)
+        conversations = self.conversations
         tasks = [partial(self._write_memories, conversation) for conversation in conversations]
         written = run_parallel(tasks, config.concurrency, on_error=self._calls.stop_on)
         records = [ingested.record for spaces in written for ingested in spaces[-1].sessions.values()]
@@ -154,7 +163,7 @@ class MemoryOptimizationTarget:
         if writer.replies.format is not ReplyFormat.CHAT or not writer.checks_grounding:
             settings += [writer.replies.format.value, writer.checks_grounding]
         search = config.search.for_records()
-        model = model_fingerprint(config.model)
+        model = model_fingerprint(config.writer)
         namespace = memory_namespace(
             conversation,
             *(RECORD_VERSION, model, config.temperature, settings, writer.dump_state()),
@@ -170,7 +179,8 @@ class MemoryOptimizationTarget:
         if again:
             self._store.rewind_session(namespace, again[0])
         self._processed.add(namespace)
-        return roll_in(self.program, conversation, self._store, namespace)
+        with dspy.context(lm=self.writer_lm or dspy.settings.lm):
+            return roll_in(self.program, conversation, self._store, namespace)
 
     def student(self, target: Target, score: AnswerMetric, evaluator: CandidateEvaluator) -> Student:
         """Make a student of the current reader or writer; ``score`` says what an answer is worth."""
@@ -195,6 +205,7 @@ class MemoryOptimizationTarget:
             "examples": "questions" if is_reader else "sessions",
             **({} if is_reader else {"episode_questions": config.episode_questions}),
             "model": model_fingerprint(config.model),
+            **({} if config.writer == config.model else {"writer": model_fingerprint(config.writer)}),
             "temperature": f"{config.temperature:g}",
             "prompts": candidate.name[:8],
             "seed": config.seed,

@@ -16,6 +16,7 @@ from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.models.factory import check_model
+from memory_program.models.model_names import OBSERVATIONS
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import check_max_cost, silence_truncation_warnings
 from memory_program.optimization.call_journal import ReplyCache
@@ -36,6 +37,7 @@ from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
 from memory_program.optimization.retrieval_target import RetrievalChoice, RetrievalTuner, retrieval_results
 from memory_program.optimization.saved_program import OptimizationTarget, run_results, save_program
 from memory_program.rl.rewards import AnswerMetric, build_answer_metric
+from memory_program.worlds.observation_expert import observations_lm
 
 PROMPT_TEMPERATURE = 1.0
 """Sampling temperature of the model that writes instructions, so that its proposals differ."""
@@ -93,7 +95,9 @@ def optimize(
         stops = [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
         for line in (subject.summary, *metric, *estimates, *stops):
             progress.say(line)
-        context = _make_stage_context(config, calls, models, score)
+        context = _make_stage_context(config, calls, models, score, subject)
+        if isinstance(subject, MemoryOptimizationTarget):
+            subject.writer_lm = context.writer_lm
         publisher = stack.enter_context(OptimizationPublisher(config, subject.dataset, progress.say))
         if config.target is Target.RETRIEVAL:
             assert isinstance(subject, MemoryOptimizationTarget)
@@ -119,9 +123,11 @@ def optimize(
 def _choose_reply_formats(
     context: StageContext, subject: MemoryOptimizationTarget, progress: OptimizationProgress
 ) -> None:
-    task_lm, replies = context.task_lm, context.config.system.replies.settings()
+    replies = context.config.system.replies.settings()
     for line in subject.choose_reply_formats(
-        lambda _part, model: RESPONSE_FORMATS.default_format(model, lambda: task_lm, replies)
+        lambda part, model: RESPONSE_FORMATS.default_format(
+            model, lambda: context.writer_lm if part == "writer" else context.task_lm, replies
+        )
     ):
         progress.say(line)
 
@@ -162,6 +168,7 @@ def _check_prices(config: OptimizeConfig) -> None:
     used = {
         (config.model, config.task_role),
         (config.proposer, Role.PROMPT) if config.proposes_instructions else (config.model, config.task_role),
+        (config.writer_model, Role.WRITER),
         (config.judge, Role.JUDGE),
     }
     called = [(model, server_address(config, role)) for model, role in used if model is not None]
@@ -195,7 +202,11 @@ def _optimize_target(
 
 
 def _make_stage_context(
-    config: OptimizeConfig, calls: ReplyCache, models: ModelFactory | None, score: AnswerMetric | None
+    config: OptimizeConfig,
+    calls: ReplyCache,
+    models: ModelFactory | None,
+    score: AnswerMetric | None,
+    subject: OptimizationTarget,
 ) -> StageContext:
     """Make the models of a run, with a reply cache, and the metric."""
     make = make_role_models(config, models)
@@ -204,16 +215,24 @@ def _make_stage_context(
         return with_reply_cache(make(role, name, temperature), calls)
 
     task_lm = prompt_lm = make_lm(config.task_role, config.model, config.task_temperature)
+    writer_lm: dspy.LM = task_lm
+    if config.writer == OBSERVATIONS:
+        assert isinstance(subject, MemoryOptimizationTarget), "the config refuses it for a judge"
+        writer_lm = observations_lm(subject.conversations)  # no model: nothing to cache, to limit or to check
+    elif config.writer_model is not None:
+        writer_lm = make_lm(Role.WRITER, config.writer_model, config.temperature)
     judge_lm = make_lm(Role.JUDGE, config.judge, 0.0) if config.judge is not None else None
     if config.proposes_instructions:
         prompt_lm = make_lm(Role.PROMPT, config.proposer, PROMPT_TEMPERATURE)
-    used = [lm for lm in dict.fromkeys((task_lm, prompt_lm, judge_lm)) if lm is not None]
+    made = dict.fromkeys((task_lm, writer_lm, prompt_lm, judge_lm))
+    used = [lm for lm in made if isinstance(lm, CachedLM)]
     return StageContext(
         config=config,
         calls=calls,
         score=score or build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge_lm),
         models=used,
         task_lm=task_lm,
+        writer_lm=writer_lm,
         prompt_lm=prompt_lm,
         probe=lambda: _check_models([lm.uncached for lm in used]),
         log=config.output_dir / OPTIMIZER_LOG,

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+import dspy
+
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ModelError, OptimizationError
 from memory_program.core.parallel import run_parallel
@@ -42,6 +44,8 @@ class StageContext:
     models: Sequence[CachedLM]
     task_lm: CachedLM
     """The model whose prompts are improved, one of ``models``."""
+    writer_lm: dspy.LM
+    """The model that writes memories, one of ``models`` if it is one."""
     prompt_lm: CachedLM
     """The model that writes instructions, one of ``models``."""
     probe: Callable[[], None]

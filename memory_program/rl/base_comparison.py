@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import dspy
 import numpy as np
 from rich import box
 from rich.console import Console
@@ -18,9 +17,7 @@ from rich.table import Table
 
 from locomo.statistics import paired_comparison
 from memory_program.agents.program import saved_reply_format
-from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
-from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry
@@ -31,13 +28,11 @@ from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
-from memory_program.evaluation.role_models import ModelFactory, make_role_models
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler, ScoredQuestion, score_question
 from memory_program.evaluation.scoring.score_signature import read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.model_card import format_difference
-from memory_program.rl.observation_expert import observations_lm
 from memory_program.rl.trained_program import PROGRAM_FILE, make_base_program
 from memory_program.rl.training_data import TrainingSplits
 
@@ -115,8 +110,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             max_errors=sys.maxsize,  # a base whose replies are useless is a result here
         )
         try:
-            models = _models_of_observations(config, evaluation, splits)
-            results = evaluate(evaluation, console=Console(quiet=True), models=models)
+            results = evaluate(evaluation, console=Console(quiet=True))
         except NoResultError:  # as is one that cannot reply at all; the results are written
             results = read_json_file(evaluation.output_dir / EVALUATION_RESULTS_FILE)
         assert results is not None, "a full run reports"
@@ -131,22 +125,6 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
     }
     gains = {name: _compare_answers(scored[name], scored[first], seed, headline_only=True) for name in others}
     return {"systems": systems, "comparisons": comparisons, "gains": gains}
-
-
-def _models_of_observations(
-    config: TrainConfig, evaluation: EvaluateConfig, splits: TrainingSplits
-) -> ModelFactory | None:
-    """Make the models of an evaluation whose writer is the expert of observations; None if it is a model."""
-    if config.writer != OBSERVATIONS_EXPERT:
-        return None
-    expert, others = observations_lm(splits.test), make_role_models(evaluation)
-
-    def make(name: str, temperature: float) -> dspy.LM:
-        if name == OBSERVATIONS_EXPERT:
-            return expert
-        return others(Role.JUDGE if name == config.grading.judge_model else Role.READER, name, temperature)
-
-    return make
 
 
 def _make_rows(config: TrainConfig) -> list[_Row]:

@@ -1,8 +1,8 @@
 """The model card of a trained writer or reader: origin, data, method, scores, and how to run it."""
 
-from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.json_files import Json
+from memory_program.models.model_names import OBSERVATIONS
 
 _CARD = """---
 tags: [memory, reinforcement-learning, grpo]
@@ -60,7 +60,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
     if "reader" not in parts:
         models, frozen = f"{models} --reader-model {config.reader}", f"; frozen reader: {config.reader}"
     program = "--systems optimized --program program.json"
-    if config.writer == OBSERVATIONS_EXPERT:  # no model, so there is a system of that name
+    if config.writer == OBSERVATIONS:  # no model, so there is a system of that name
         program, models = "--systems observations", "--reader-model local:reader"
     validated = [
         _VALIDATED.format(

@@ -12,7 +12,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.arbor_yaml import ensure_arbor_yaml
 from memory_program.configs.endpoints import Role, server_address
-from memory_program.configs.sft_config import OBSERVATIONS_EXPERT, FineTuneConfig
+from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part, ReinforceSettings
 from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
@@ -146,9 +146,7 @@ def check_prices(config: TrainConfig) -> None:
     Raises:
         ConfigError: there is one, and it cannot be enforced.
     """
-    called = [(config.reader, Role.READER)]
-    if config.writer != OBSERVATIONS_EXPERT:  # no model
-        called.append((config.writer, Role.WRITER))
+    called = [(config.reader, Role.READER), (config.writer, Role.WRITER)]
     if config.grading.metric != "f1" and config.grading.judge_model is not None:
         called.append((config.grading.judge_model, Role.JUDGE))
     addressed = [(model, server_address(config, role)) for model, role in called]

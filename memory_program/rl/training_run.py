@@ -12,21 +12,19 @@ from locomo.atomic_files import atomic_write_folder
 from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConfig
 from memory_program.configs.endpoints import Role
-from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
-from memory_program.models.model_names import is_local
+from memory_program.models.model_names import OBSERVATIONS, is_local
 from memory_program.models.usage import silence_truncation_warnings
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.base_comparison import compare_with_base, comparison_table
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
-from memory_program.rl.observation_expert import observations_lm
 from memory_program.rl.rollouts import get_policy_lm
 from memory_program.rl.trained_program import (
     PROGRAM_FILE,
@@ -53,6 +51,7 @@ from memory_program.rl.training_models import (
     training_settings,
 )
 from memory_program.rl.training_progress import TrainingProgress, format_groups, format_validation_gain
+from memory_program.worlds.observation_expert import observations_lm
 
 
 def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
@@ -221,7 +220,7 @@ def _make_grpo(
         is_trained = "writer" in config.parts
         writer = f"local:{config.weights_folder('writer')}" if is_trained else config.writer
         program.reader.set_lm(policy)
-        if writer == OBSERVATIONS_EXPERT:
+        if writer == OBSERVATIONS:
             conversations = (*splits.train, *splits.val)
             program.writer.set_lm(observations_lm(conversations))
         else:

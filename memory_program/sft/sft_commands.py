@@ -21,7 +21,6 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.groups import tracked_params
 from memory_program.configs.sft_config import (
-    OBSERVATIONS_EXPERT,
     ORACLE_EXPERT,
     ExportConfig,
     FineTuneConfig,
@@ -39,8 +38,8 @@ from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.model_names import OBSERVATIONS
 from memory_program.rl.backends.local_backend import require_local_engine
-from memory_program.rl.observation_expert import expert_of_observations
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
 from memory_program.rl.training_data import (
@@ -58,6 +57,7 @@ from memory_program.sft.sft_training import SftExample, SftSplit, sft_examples, 
 from memory_program.sft.trajectories import conversation_keys, read_trajectories, record_trajectories
 from memory_program.tracking import CurvePoints, RunTracker, TrackedRun
 from memory_program.worlds import as_locomo_json
+from memory_program.worlds.observation_expert import expert_of_observations
 from memory_program.worlds.oracle import oracle_lm
 
 
@@ -78,13 +78,13 @@ def collect_trajectories(
     load_model_prompts(program, writer=config.model)
     if config.program is not None:
         load_program(program, config.program)
-    if config.model not in (ORACLE_EXPERT, OBSERVATIONS_EXPERT):
+    if config.model not in (ORACLE_EXPERT, OBSERVATIONS):
         flag, models = config.system.replies.reply_format, {"writer": config.model}
         for line in program.choose_reply_formats(flag, models):
             say(line)
     if expert is None and config.model == ORACLE_EXPERT:
         expert = oracle_lm(list(splits.worlds.values()))
-    elif expert is None and config.model == OBSERVATIONS_EXPERT:
+    elif expert is None and config.model == OBSERVATIONS:
         expert = expert_of_observations(program, splits.train)
     elif expert is None:
         limiter = AdaptiveLimiter(config.concurrency)

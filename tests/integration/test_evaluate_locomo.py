@@ -15,7 +15,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.writer import MemoryWriter
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.rl.observation_expert import expert_of_observations
+from memory_program.worlds.observation_expert import expert_of_observations
 
 pytestmark = pytest.mark.dataset
 

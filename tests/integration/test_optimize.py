@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
+from rich.console import Console
 
 from memory_program.agents.systems import make_system
+from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import SystemSettings
-from memory_program.core.errors import RunInUseError
+from memory_program.core.errors import ConfigError, RunInUseError
 from memory_program.core.json_files import Json
 from memory_program.core.run_folder import lock_run_folder
+from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
@@ -20,8 +24,10 @@ from tests.optimization_samples import (
     Steerable,
     held_out,
     held_out_f1,
+    impatient,
     quick,
     run,
+    write_conversations,
 )
 
 TRIALS = {"simba": 2, "mipro": 5, "gepa": 3, "bootstrap": 2}
@@ -133,3 +139,66 @@ def test_one_folder_is_for_one_process(tmp_path: Path) -> None:
         pytest.raises(RunInUseError, match="another process is working in"),
     ):
         optimize(config)
+
+
+def write_noted_conversations(path: Path) -> Path:
+    """Conversations whose authors noted each turn."""
+    talks = json.loads(write_conversations(path).read_text())
+    for talk in talks:
+        for number in (1, 2, 3):
+            notes = {turn["speaker"]: [] for turn in talk["conversation"][f"session_{number}"]}
+            for turn in talk["conversation"][f"session_{number}"]:
+                notes[turn["speaker"]].append([turn["text"], turn["dia_id"]])
+            talk.setdefault("observation", {})[f"session_{number}_observation"] = notes
+    path.write_text(json.dumps(talks))
+    return path
+
+
+def test_a_reader_is_optimised_and_evaluated_on_the_notes_of_the_authors(tmp_path: Path) -> None:
+    model = Steerable(["reader"])
+    path = write_noted_conversations(tmp_path / "noted.json")
+    config = quick(tmp_path, dataset=str(path), writer_model="observations")
+    evaluation = EvaluateConfig(
+        dataset=str(path),
+        systems="memory,optimized",
+        program=config.output,
+        writer_model="observations",
+        reader_model="openai/task",
+        judge_model="none",
+        writer_mode="generalist",
+        output_dir=tmp_path / "evaluation",
+        mlflow=False,
+    )
+    with ModelServer(reply=model) as server:
+        results, _ = run(config, server)
+        replaced = evaluation.replace(api_base=server.url)
+        scored = evaluate(replaced, console=Console(quiet=True))
+    assert not any("tool_calls" in prompt.wanted for prompt in model.asked)
+    (stage,) = results["stages"]
+    assert not stage["winner"]["is_baseline"]
+    assert "|model:openai/task|writer:observations|" in stage["winner"]["signature"]
+    assert scored is not None
+    before, after = (scored["systems"][name]["locomo_f1"]["all"]["value"] for name in ("memory", "optimized"))
+    assert after > before
+
+
+def test_another_model_writes_the_memories_that_a_reader_is_optimised_on(tmp_path: Path) -> None:
+    model, writer = Steerable(["reader"]), Steerable([])
+    config = quick(tmp_path, writer_model="openai/writer", max_demos=0)
+    with ModelServer(reply=model) as server, ModelServer(reply=writer) as writes:
+        task, written = impatient(server.url), impatient(writes.url)
+
+        def make(name: str, temperature: float) -> dspy.LM:
+            return (written if name == "openai/writer" else task)(name, temperature)
+
+        run(config, make)
+    assert {field for prompt in writer.asked for field in prompt.wanted} == {"tool_calls"}
+    assert not any("tool_calls" in prompt.wanted for prompt in model.asked)
+
+
+def test_notes_that_are_not_there_are_an_error_before_any_call(tmp_path: Path) -> None:
+    config = quick(tmp_path, writer_model="observations")
+    with ModelServer(reply=Steerable()) as server:
+        with pytest.raises(ConfigError, match="needs the notes of LoCoMo's authors"):
+            run(config, server)
+        assert not server.traffic.requests

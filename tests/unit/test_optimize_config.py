@@ -50,6 +50,8 @@ def test_flags_become_a_config() -> None:
         ({"target": "judge", "model": "pocket-base"}, "which 'pocket-base' cannot: name one with --model"),
         ({"target": "judge", "model": "openai/m", "dataset": "a.json"}, "unknown dataset 'a.json', choose"),
         ({"target": "judge", "model": "openai/m", "rubric": "mild"}, "choose from lenient, strict"),
+        ({"writer_model": "observations"}, "'observations' writes no profile: add --writer"),
+        ({"writer_model": "openai/w", "target": "both"}, "writes for --target reader or retrieval"),
         ({"answer_metric": "bleu"}, "unknown answer_metric 'bleu': choose from f1, judge, mix"),
         ({"answer_metric": "judge"}, "needs a model that judges, which 'pocket' cannot: name one with"),
         ({"num_candidates": 1}, "num_candidates=1 must be at least 2"),

@@ -19,8 +19,8 @@ from memory_program.agents.signatures import SPECIALISTS, WriteAll
 from memory_program.agents.writer import format_session_date
 from memory_program.bank.dates.resolve import find_dates
 from memory_program.bank.memory import MemoryKind
-from memory_program.configs.sft_config import OBSERVATIONS_EXPERT
 from memory_program.core.errors import ConfigError, OracleError
+from memory_program.models.model_names import OBSERVATIONS
 from memory_program.worlds.rendered_prompts import (
     extract_prompt,
     find_signature,
@@ -61,11 +61,11 @@ def observations_lm(conversations: Sequence[Conversation]) -> dspy.LM:
     for conversation in conversations:
         if not any(session.observations for session in conversation.sessions):
             raise ConfigError(
-                f"the writer {OBSERVATIONS_EXPERT!r} needs the notes of LoCoMo's authors (observation), and "
+                f"the writer {OBSERVATIONS!r} needs the notes of LoCoMo's authors (observation), and "
                 f"conversation {conversation.conversation_id!r} has none: choose --dataset locomo"
             )
     engine = _ObservationEngine(conversations)
-    return dspy.LM(OBSERVATIONS_EXPERT, engine=engine, cache=False, num_retries=0)
+    return dspy.LM(OBSERVATIONS, engine=engine, cache=False, num_retries=0)
 
 
 def note_kind(text: str, said_on: date) -> MemoryKind:
