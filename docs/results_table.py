@@ -1,19 +1,39 @@
-"""Print the tables of docs/results.md from the results in docs/results, one file per run of ``evaluate.py``.
+"""Print the tables of docs/results.md from docs/results, which has two files per run of ``evaluate.py``.
 
-python docs/results_table.py
+python docs/results_table.py                 prints the tables
+python docs/results_table.py RUN NAME        first takes the results of a run's folder, as NAME
+
+NAME.json is the run's ``results.json``. NAME.csv has the F1 of each question and system; it is empty where a
+reply failed, and 1 or 0 for a question without an answer.
 """
 
+import csv
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from locomo.statistics import paired_comparison
+
 _FOLDER = Path(__file__).parent / "results"
 _ANSWERABLE = 505  # questions of the test split with an answer
 _TYPES = ("multi-hop", "temporal", "open-domain", "single-hop")
+_FAULTS = {  # in results.json, and as the head of a column
+    "never stored": "not stored",
+    "stored but not retrieved": "not retrieved",
+    "retrieved but misread": "misread",
+    "abstained although shown": "abstained",
+    "should have abstained": "did not abstain",
+}
 
-# The rows in their order: the file, the system in it, and how they are named.
-ROWS = (
+Row = tuple[str, str, str, str]
+"""The name of a result, the system in it, and how both are named in a table."""
+
+ROWS: tuple[Row, ...] = (
     ("extractive", "extractive", "none", "extractive"),
     ("smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
     ("smollm2-135m-full-context", "full-context", "SmolLM2-135M, prompted", "full-context"),
@@ -25,29 +45,66 @@ ROWS = (
     ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
 )
+"""The rows of LoCoMo's test split, in their order."""
 
-# The rows of LongMemEval.
-TRANSFER_ROWS = (
+TRANSFER_ROWS: tuple[Row, ...] = (
     ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
     ("longmemeval-smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
     ("longmemeval-smollm2-135m-sft", "no-memory", "SmolLM2-135M, SFT", "no-memory"),
     ("longmemeval-smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
 )
+"""The rows of LongMemEval."""
+
+DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
+    ("no-memory to rag, prompted", ("smollm2-135m-prompted", "no-memory"), ("smollm2-135m-prompted", "rag")),
+    ("SFT of the reader, rag", ("smollm2-135m-prompted", "rag"), ("smollm2-135m-sft", "rag")),
+    (
+        "SFT of the reader, observations",
+        ("smollm2-135m-prompted", "observations"),
+        ("smollm2-135m-sft", "observations"),
+    ),
+    (
+        "GRPO of the reader, observations",
+        ("smollm2-135m-sft", "observations"),
+        ("smollm2-135m-grpo", "observations"),
+    ),
+    (
+        "the authors' notes to own memories, SFT",
+        ("smollm2-135m-sft", "observations"),
+        ("smollm2-135m-sft-memory", "optimized"),
+    ),
+)
+"""The differences between rows: what changes, and the result and system before and after."""
 
 
 def main() -> None:
-    """Print all tables."""
-    print(scores_table())
-    print()
-    print(cost_table())
-    print()
-    print(transfer_table())
+    """Take the results of a run, if one is named, and print all tables."""
+    if len(sys.argv) == 3:
+        take_results(Path(sys.argv[1]), sys.argv[2])
+    for table in (scores_table, cost_table, errors_table, memories_table, differences_table, transfer_table):
+        print(f"{table()}\n")
+
+
+def take_results(run: Path, name: str) -> None:
+    """Copy the results of a run, and the F1 of each question."""
+    shutil.copy(run / "results.json", _FOLDER / f"{name}.json")
+    scores: dict[str, dict[str, str]] = {}
+    systems = list(json.loads((run / "results.json").read_text(encoding="utf-8"))["systems"])
+    for system in systems:
+        for line in (run / system / "questions.jsonl").read_text(encoding="utf-8").splitlines():
+            question = json.loads(line)
+            row = scores.setdefault(question["question_id"], {"category": question["category"]})
+            f1 = question["locomo_f1"]
+            row[system] = "" if f1 is None else f"{f1:.6g}"
+    with (_FOLDER / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, ["question_id", "category", *systems], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({"question_id": question_id, **row} for question_id, row in scores.items())
 
 
 def scores_table() -> str:
     """Make the table of scores: official F1 with its interval, by category, and abstention."""
-    head = ["model", "system", "F1 (95 %)", *_TYPES, "abstention", "recall@10"]
-    lines = [head, ["---"] * len(head)]
+    lines = [["model", "system", "F1 (95 %)", *_TYPES, "abstention", "recall@10"]]
     for system, model, name in _systems():
         scores = system["locomo_f1"]
         recall = (system["recall"] or {}).get("10")
@@ -55,13 +112,12 @@ def scores_table() -> str:
         types = [f"{scores[kind]['value']:.3f}" for kind in _TYPES]
         abstention = f"{system['abstention']['value']:.3f}"
         lines.append([model, name, _interval(scores["all"]), *types, abstention, found])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return _join_cells(lines)
 
 
 def cost_table() -> str:
     """Make the table of cost: tokens, calls, seconds and failures."""
-    head = ["model", "system", "tokens", "calls", "failed", "F1, failed as 0", "median seconds"]
-    lines = [head, ["---"] * len(head)]
+    lines = [["model", "system", "tokens", "calls", "failed", "F1, failed as 0", "median seconds"]]
     for system, model, name in _systems():
         seconds = system["latency"]["seconds"]["question"]["p50"]
         f1 = system["locomo_f1"]["all"]
@@ -69,21 +125,72 @@ def cost_table() -> str:
         tokens, calls = f"{system['tokens_per_question']:,.0f}", f"{system['calls']:,}"
         failed = f"{system['failures']['all']:,}"
         lines.append([model, name, tokens, calls, failed, strict, f"{seconds:.2f}"])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return _join_cells(lines)
+
+
+def errors_table() -> str:
+    """Make the table of errors: the wrong answers of each row, by their cause."""
+    lines = [["model", "system", "wrong", *_FAULTS.values()]]
+    for system, model, name in _systems():
+        found = system["diagnosis"]["all"]
+        if name in ("no-memory", "full-context"):  # these retrieve nothing
+            continue
+        faults = [f"{found['faults'][fault]}" for fault in _FAULTS]
+        lines.append([model, name, f"{found['wrong']} of {found['answers']}", *faults])
+    return _join_cells(lines)
+
+
+def memories_table() -> str:
+    """Make the table of what the model's own memories are, compared with the notes of LoCoMo's authors."""
+    lines = [["writer", "system", "memories", "tokens of one", "right", "doubles", "precision", "recall"]]
+    for system, model, name in _systems():
+        if not (found := system["stored_facts"]):
+            continue
+        facts, last = found["all"], system["growth"][-1]
+        size = last["tokens"] / last["memories"]
+        counts = [facts["memories"], size, facts["correct"], facts["duplicate"]]
+        lines.append(
+            [
+                model,
+                name,
+                *(f"{count:,.0f}" for count in counts),
+                f"{facts['precision']['value']:.3f}",
+                f"{facts['recall']['value']:.3f}",
+            ]
+        )
+    return _join_cells(lines)
+
+
+def differences_table() -> str:
+    """Make the table of paired differences in F1 over the questions with an answer; failures count as 0."""
+    lines = [["change", "F1 before", "after", "difference (95 %)"]]
+    for change, before, after in DIFFERENCES:
+        if not all((_FOLDER / f"{name}.csv").is_file() for name, _ in (before, after)):
+            continue
+        old, new = _question_scores(*before), _question_scores(*after)
+        ids = sorted(old.keys() & new.keys())
+        paired = paired_comparison(
+            [new[i] for i in ids],
+            [old[i] for i in ids],
+            [i.partition(":")[0] for i in ids],
+            rng=np.random.default_rng(0),
+        )
+        means = [f"{sum(scores[i] for i in ids) / len(ids):.3f}" for scores in (old, new)]
+        lines.append([change, *means, f"{paired.difference:+.3f} ({paired.low:+.3f}..{paired.high:+.3f})"])
+    return _join_cells(lines)
 
 
 def transfer_table() -> str:
     """Make the table of LongMemEval: F1 over all questions that have an answer of the system."""
-    head = ["model", "system", "F1 (95 %)", "n", "failed", "tokens"]
-    lines = [head, ["---"] * len(head)]
+    lines = [["model", "system", "F1 (95 %)", "n", "failed", "tokens"]]
     for system, model, name in _systems(TRANSFER_ROWS):
         f1 = system["locomo_f1"]["all"]
         failed, tokens = f"{system['failures']['all']}", f"{system['tokens_per_question']:,.0f}"
         lines.append([model, name, _interval(f1), f"{f1['n']}", failed, tokens])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return _join_cells(lines)
 
 
-def _systems(rows: Sequence[tuple[str, str, str, str]] = ROWS) -> list[tuple[dict[str, Any], str, str]]:
+def _systems(rows: Sequence[Row] = ROWS) -> list[tuple[dict[str, Any], str, str]]:
     found: list[tuple[dict[str, Any], str, str]] = []
     for file, system, model, name in rows:
         path = _FOLDER / f"{file}.json"
@@ -92,8 +199,20 @@ def _systems(rows: Sequence[tuple[str, str, str, str]] = ROWS) -> list[tuple[dic
     return found
 
 
+def _question_scores(name: str, system: str) -> dict[str, float]:
+    """Read the F1 of each question that has an answer; 0 where the reply failed."""
+    with (_FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["category"] != "adversarial"]
+    return {row["question_id"]: float(row[system] or 0) for row in rows}
+
+
 def _interval(score: dict[str, float]) -> str:
     return f"{score['value']:.3f} ({score['low']:.2f}..{score['high']:.2f})"
+
+
+def _join_cells(lines: Sequence[Sequence[str]]) -> str:
+    lines = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The documentation is true: commands parse or run, Python runs, links work, the example is real."""
 
+import csv
 import io
 import json
 import os
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 
 import pytest
 from rich.console import Console
@@ -169,10 +171,26 @@ def test_the_table_of_systems_names_each_of_them():
 def test_the_tables_of_the_results_are_those_of_their_files():
     tables = runpy.run_path(str(CHECKOUT / "docs/results_table.py"))
     page = (CHECKOUT / "docs/results.md").read_text(encoding="utf-8")
-    for table in ("scores_table", "cost_table", "transfer_table"):
+    made = [name for name in tables if name.endswith("_table")]
+    assert len(made) == 6
+    for table in made:
         assert tables[table]() in page, "run python docs/results_table.py"
     for path in (CHECKOUT / "docs/results").glob("*.json"):
         assert not re.search(r'"(/|~)[^"]*/', path.read_text()), "no path of a machine"
+
+
+def test_the_scores_of_questions_have_the_means_of_their_results():
+    found = sorted((CHECKOUT / "docs/results").glob("*.csv"))
+    assert len(found) >= 6
+    for path in found:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = [row for row in csv.DictReader(file) if row["category"] != "adversarial"]
+        systems = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["systems"]
+        for name, system in systems.items():
+            scores = [float(row[name]) for row in rows if row[name]]
+            mean = system["locomo_f1"]["all"]
+            assert len(scores) == mean["n"]
+            assert fmean(scores) == pytest.approx(mean["value"], abs=1e-6)
 
 
 def test_every_part_of_a_signature_is_explained():
