@@ -44,6 +44,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo", "rag", "SmolLM2-135M, SFT+GRPO", "rag"),
     ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
+    ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
 """The rows of LoCoMo's test split, in their order."""
 
@@ -72,6 +73,11 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "the authors' notes to own memories, SFT",
         ("smollm2-135m-sft", "observations"),
         ("smollm2-135m-sft-memory", "optimized"),
+    ),
+    (
+        "greedy to sampled memories, SFT",
+        ("smollm2-135m-sft-memory", "optimized"),
+        ("smollm2-135m-sft-memory-sampled", "memory"),
     ),
 )
 """The differences between rows: what changes, and the result and system before and after."""

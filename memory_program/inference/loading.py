@@ -192,6 +192,7 @@ def _merge_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
     from peft import PeftModel  # slow, and needed by adapters only
 
     with _wrap_load_errors(str(folder), "the adapter"), silence_transformers(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)  # PEFT uses old names of transformers
         warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
         adapted = PeftModel.from_pretrained(base.network, folder)
         network = cast(PreTrainedModel, adapted.merge_and_unload())

@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -217,7 +218,8 @@ def adapter(good: Path, tmp_path: Path) -> Path:
 def test_an_adapter_in_a_folder_is_merged_into_the_base_that_it_names(good: Path, adapter: Path) -> None:
     prompt = torch.tensor([[3, 5, 8]])
     base = load_model(str(good), "cpu", torch.float32)
-    loaded = load_model(str(adapter), "cpu", torch.float32)
+    with warnings.catch_warnings(action="error"):
+        loaded = load_model(str(adapter), "cpu", torch.float32)
     expected = PeftModel.from_pretrained(load_model(str(good), "cpu", torch.float32).network, adapter)
     with torch.no_grad():
         found, other = (model.network(prompt).logits for model in (loaded, base))
