@@ -14,9 +14,9 @@ _LINE_EVERY_S = 30.0
 class OptimizationProgress:
     """Writes a line for each candidate that was tried on validation, and one every 30 seconds."""
 
-    def __init__(self, console: Console, calls: ReplyCache) -> None:
+    def __init__(self, console: Console, calls: ReplyCache, expected_calls: int) -> None:
         """Start the clock."""
-        self._console, self._calls = console, calls
+        self._console, self._calls, self._expected = console, calls, expected_calls
         self._began = self._shown = time.monotonic()
         self._attempts = 0
         self._lock = threading.Lock()
@@ -32,10 +32,10 @@ class OptimizationProgress:
         with self._lock:
             self._attempts += 1
             now, best, cost_usd = time.monotonic(), evaluator.best, self._calls.usage.cost_usd
-            cost = "cost unknown" if cost_usd is None else f"${cost_usd:.4f}"
+            cost = ", cost unknown" if cost_usd is None else f", ${cost_usd:.4f}" if cost_usd else ""
             state = (
                 f"best so far {format_score(best.val)}, on train {format_score(best.train)}; "
-                f"{self._calls.used:,} calls, {cost}, {now - self._began:.0f} s"
+                f"{self._calls.used:,} of about {self._expected:,} calls{cost}, {now - self._began:.0f} s"
             )
             if is_validated:
                 is_baseline = candidate is evaluator.baseline

@@ -87,9 +87,12 @@ def optimize(
         replies = ReplyCache(folder / "calls.jsonl", max_calls=config.max_calls, max_cost_usd=config.max_cost)
         calls = stack.enter_context(closing(replies))
         subject.begin(calls, stack)
-        progress = OptimizationProgress(console or Console(file=sys.stdout, width=120), calls)
+        expected = subject.estimates()
+        progress = OptimizationProgress(
+            console or Console(file=sys.stdout, width=120), calls, sum(stage.calls for stage in expected)
+        )
         metric = [] if is_judge else config.grading.describe_default()
-        estimates = format_estimates(subject.estimates())
+        estimates = format_estimates(expected)
         limits = [f"--max-calls {config.max_calls:,}"] if config.max_calls is not None else []
         limits += [f"--max-cost {config.max_cost:g}"] if config.max_cost is not None else []
         stops = [f"it stops at {' or '.join(limits)}, and saves the best so far"] if limits else []
