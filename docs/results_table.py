@@ -26,7 +26,7 @@ _FAULTS = {  # in results.json, and as the head of a column
     "never stored": "not stored",
     "stored but not retrieved": "not retrieved",
     "retrieved but misread": "misread",
-    "abstained although shown": "abstained",
+    "abstained although shown": "wrongly abstained",
     "should have abstained": "did not abstain",
 }
 
@@ -70,13 +70,14 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("smollm2-135m-sft", "observations"),
         ("smollm2-135m-grpo", "observations"),
     ),
+    ("extractive to notes, SFT", ("extractive", "extractive"), ("smollm2-135m-sft-notes", "memory")),
     (
-        "the authors' notes to own memories, SFT",
-        ("smollm2-135m-sft", "observations"),
+        "notes to memory, SFT",
+        ("smollm2-135m-sft-notes", "memory"),
         ("smollm2-135m-sft-memory", "optimized"),
     ),
     (
-        "greedy to sampled memories, SFT",
+        "memory to memory, sampled, SFT",
         ("smollm2-135m-sft-memory", "optimized"),
         ("smollm2-135m-sft-memory-sampled", "memory"),
     ),
@@ -124,7 +125,7 @@ def scores_table() -> str:
 
 def cost_table() -> str:
     """Make the table of cost: tokens, calls, seconds and failures."""
-    lines = [["model", "system", "tokens", "calls", "failed", "F1, failed as 0", "median seconds"]]
+    lines = [["model", "system", "prompt tokens", "calls", "failed", "F1, failed as 0", "seconds"]]
     for system, model, name in _systems():
         seconds = system["latency"]["seconds"]["question"]["p50"]
         f1 = system["locomo_f1"]["all"]
@@ -149,7 +150,7 @@ def errors_table() -> str:
 
 def memories_table() -> str:
     """Make the table of what the model's own memories are, compared with the notes of LoCoMo's authors."""
-    lines = [["writer", "system", "memories", "tokens of one", "right", "doubles", "precision", "recall"]]
+    lines = [["writer", "system", "memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]]
     for system, model, name in _systems():
         if name == "notes" or not (found := system["stored_facts"]):
             continue
