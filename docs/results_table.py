@@ -150,7 +150,9 @@ def errors_table() -> str:
 
 def memories_table() -> str:
     """Make the table of what the model's own memories are, compared with the notes of LoCoMo's authors."""
-    lines = [["writer", "system", "memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]]
+    lines = [
+        ["writer", "system", "memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
+    ]
     for system, model, name in _systems():
         if name == "notes" or not (found := system["stored_facts"]):
             continue

@@ -237,8 +237,16 @@ class ArborTrainConfig(TrainConfig, init=False):
             raise ConfigError(
                 "an Arbor server samples on its own GPUs: leave --sampler and --sampler-url out"
             )
+        if given := self.system.replies.chat_template_kwargs:
+            raise ConfigError(
+                f"chat_template_kwargs={given!r} would not reach the Arbor server, which has no such "
+                "setting: leave it out"
+            )
         check_arbor_supports(self.trainer)
         return self
+
+    def _thoughts_advice(self) -> str:
+        return "choose one that does not think, such as an Instruct model"
 
     @cached_property
     def arbor(self) -> ArborConfig:

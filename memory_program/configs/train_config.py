@@ -23,6 +23,7 @@ from memory_program.configs.trainer_groups import GRPOSettings, Part, ReinforceS
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import ApiBase, Settings
 from memory_program.models.model_names import POCKET, POCKET_BASE, is_bundled, trainable_model
+from memory_program.models.reply_settings import thinking_tokens
 
 DEFAULT_GRPO = GRPOSettings(
     num_train_steps=40,
@@ -37,6 +38,9 @@ _BUNDLED_MODEL_MINUTES = 15.0
 
 _WRITERS_ONLY = ("reward_rule", "length_weight", "tool_weights", "alpha", "replay_questions")
 """Settings without a meaning for the reader: its reward is the score of its answer."""
+
+_LEAST_WITH_THOUGHTS = 2048
+"""Least tokens of a reply with thoughts: short ones fit, and a reply after them."""
 
 
 class TrainConfig(Settings, init=False):
@@ -139,6 +143,7 @@ class TrainConfig(Settings, init=False):
         self.source.check_trainable()
         if self.samples_on_vllm:
             self._check_vllm()
+        self._check_thoughts()
         for part in self.parts:
             named = getattr(self, f"{part}_model")
             if named is not None:
@@ -162,6 +167,23 @@ class TrainConfig(Settings, init=False):
                 "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "
                 "lora, or --sampler local without --sampler-url"
             )
+
+    def _check_thoughts(self) -> None:
+        """Refuse to train a model whose thoughts fill the reply, so that no sample can be used."""
+        thoughts = thinking_tokens(self.model, self.system.replies.settings().chat_template_kwargs)
+        limit = self.trainer.max_completion_tokens
+        if limit < min(thoughts, _LEAST_WITH_THOUGHTS):
+            raise ConfigError(
+                f"model={self.model!r} thinks before it replies, and max_completion_tokens={limit} would cut "
+                f"most samples short of a reply: {self._thoughts_advice()}, or raise --max-completion-tokens "
+                f"to at least {_LEAST_WITH_THOUGHTS:,}"
+            )
+
+    def _thoughts_advice(self) -> str:
+        return (
+            "switch its thoughts off with --chat-template-kwargs '{\"enable_thinking\": false}', here and "
+            "where the trained model is used"
+        )
 
     @property
     def samples_on_vllm(self) -> bool:

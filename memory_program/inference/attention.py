@@ -84,6 +84,10 @@ class PrefillPass:
             for kept_HTD, new_NHTD in zip(kept_KHTD, new_kv, strict=True):
                 kept_HTD[:, chunk.start : chunk.end] = new_NHTD[0]
             keys, values = kept_KHTD[:, None, :, : chunk.end]
+            groups = query.shape[1] // keys.shape[1]
+            if mask is not None and query.is_cuda and groups > 1:
+                # CUDA's fast kernels take a mask or shared heads; for both, torch keeps all scores in memory
+                keys, values = (part.repeat_interleave(groups, dim=1) for part in (keys, values))
             attended_NHTD = F.scaled_dot_product_attention(
                 chunk_query,
                 keys,

@@ -15,7 +15,10 @@ PREFILL_CHUNK_TOKENS = 512
 """Most tokens of one prompt in a pass, since the mask has this many rows of the length of the context. On a
 processor also the most tokens of short prompts in a pass, since more would delay the first of them."""
 _GPU_PASS_TOKENS = 4096
-"""Most tokens of short prompts in a pass on a GPU, which computes many at once. No other number was tried."""
+"""Most tokens of the first pass over prompts on a GPU, which computes many at once.
+
+No other number was tried.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,9 @@ class Decoder:
             kvs_LKHTD.append(kv_LKHTD)
         logits, done = [torch.empty(0)] * len(prompts), list(cached_tokens)
         while rows := [row for row, prompt in enumerate(prompts) if done[row] < len(prompt)]:
-            ends = [min(done[row] + PREFILL_CHUNK_TOKENS, len(prompts[row])) for row in rows]
+            # later chunks are short: they have a mask, of their tokens by all before them
+            sizes = [PREFILL_CHUNK_TOKENS if done[row] else self.pass_tokens for row in rows]
+            ends = [min(done[row] + size, len(prompts[row])) for row, size in zip(rows, sizes, strict=True)]
             chunks = [
                 PrefillChunk(kvs_LKHTD[row], done[row], end) for row, end in zip(rows, ends, strict=True)
             ]

@@ -14,10 +14,13 @@ from memory_program.agents.chat_adapter import StrictChatAdapter
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.space import MemorySpace
+from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ModelError
+from memory_program.inference.engine import LocalEngine
 from memory_program.rl.backends.local_backend import LocalProvider, example_sample, require_local_engine
 from memory_program.rl.rollouts import chat_messages
 from memory_program.rl.trainer.packing import pack_samples
+from memory_program.rl.trainer.policy_step import LocalTrainer
 from memory_program.rl.trainer.token_scores import TokenScorer
 from tests.training_samples import (
     RuledReader,
@@ -87,8 +90,9 @@ def test_dspys_grpo_takes_a_step_on_a_model_of_this_process(student: Student):
     require_local_engine(lm).close()
 
 
-def fine_tuning(folder: Path) -> dspy.BootstrapFinetune:
-    settings = {"learning_rate": 1e-3, "warmup_steps": 0, "epochs": 4, "batch_size": 2, "output_dir": folder}
+def fine_tuning(folder: Path, learning_rate: float | None = 1e-3) -> dspy.BootstrapFinetune:
+    settings = {"warmup_steps": 0, "epochs": 4, "batch_size": 2, "output_dir": folder}
+    settings["learning_rate"] = learning_rate
     return dspy.BootstrapFinetune(
         metric=is_right, adapter=StrictChatAdapter(), num_threads=1, train_kwargs=settings
     )
@@ -138,6 +142,30 @@ def test_dspys_bootstrap_finetune_teaches_right_answers_to_a_new_model(student: 
     assert nll(lm, taught) == pytest.approx(before, rel=1e-5)  # the old one is what it was
     assert new.provider.finetunable
     for model in (lm, new):
+        require_local_engine(model).close()
+
+
+def test_a_fine_tuning_has_the_learning_rate_of_examples_and_not_of_rewards(
+    student: Student, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    rates: list[float | None] = []
+
+    class RecordingTrainer(LocalTrainer):
+        def __init__(self, engine: LocalEngine, settings: ReinforceSettings) -> None:
+            super().__init__(engine, settings)
+            rates.append(self.settings.optimizer.learning_rate)
+
+    monkeypatch.setattr("memory_program.rl.backends.local_backend.LocalTrainer", RecordingTrainer)
+    program, examples = student
+    lm = program.reader.answer.lm
+    lm.provider = LocalProvider(lm)
+    optimizer = fine_tuning(tmp_path / "tuned", learning_rate=None)
+    with dspy.context(lm=lm):
+        trained = optimizer.compile(
+            program.reader, trainset=examples, teacher=teacher_of(program, Knowing(examples))
+        )
+    assert rates == [1e-4]
+    for model in (lm, trained.answer.lm):
         require_local_engine(model).close()
 
 

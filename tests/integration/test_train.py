@@ -26,6 +26,7 @@ from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
+from memory_program.models.usage import Price
 from memory_program.rl.rollout_files import read_rollouts
 from memory_program.rl.training_models import load_frozen_model
 from memory_program.rl.training_run import reevaluate
@@ -278,6 +279,20 @@ def test_a_training_ends_at_its_limit_of_calls(half_taught, talks, tmp_path):
     (entry,) = read_log(tmp_path / "train")
     assert entry["api_calls"] >= 2
     assert entry["api_cost_usd"] is None
+
+
+def test_a_training_ends_at_its_limit_in_dollars(half_taught, talks, tmp_path, monkeypatch):
+    def price(model: str, *, api_base: str | None = None) -> Price | None:
+        return Price(1.0, 1.0, 1.0) if model == "openai/reader" else Price(0.0, 0.0, 0.0)
+
+    for module in ("usage", "rate_limit"):
+        monkeypatch.setattr(f"memory_program.models.{module}.list_price", price)
+    limit = ("--no-mlflow", "--num-test", "1", "--max-cost", "0.000001")
+    with ModelServer() as server:
+        said = run_training(flags(half_taught, talks, server, tmp_path / "train", *limit))
+    assert "training ended: max_cost=1e-06 is reached after 0 of 8 steps" in said
+    (entry,) = read_log(tmp_path / "train")
+    assert entry["api_cost_usd"] > 1e-6
 
 
 @pytest.mark.parametrize(

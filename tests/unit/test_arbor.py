@@ -415,6 +415,11 @@ def test_the_server_has_the_defaults_of_large_models(tmp_path):
         (["--save-every", "5"], "save_every=5 must be 1"),
         (["--model", "openai/gpt-4.1"], "name a folder after 'local:', or an id on the Hugging Face hub"),
         (["--entropy-weight", "0.1"], "entropy_weight=0.1 has no equivalent"),
+        (
+            ["--chat-template-kwargs", '{"a": 1}'],
+            "would not reach the Arbor server, which has no such setting",
+        ),
+        (["--model", "Qwen/Qwen3-4B"], "choose one that does not think, such as an Instruct model, or raise"),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(flags, reason):

@@ -62,13 +62,23 @@ def has_weights(of: LocalTrainer, expected: dict[str, torch.Tensor]) -> bool:
 def test_logits_in_chunks_give_the_same_scores_and_gradients(folder, temperature, entropy_grad):
     network = trainer(folder).engine.model.network
     (packed,) = pack_samples(SAMPLES, 1024)
+    rows: list[int] = []
+    network.get_output_embeddings().register_forward_hook(
+        lambda _head, _inputs, logits: rows.append(logits.shape[-2])
+    )
     found = []
-    for chunk_logits in (2**25, 3 * network.config.vocab_size, 1):
+    for chunk_logits, most_rows in (
+        (2**25, len(packed.targets_N)),
+        (3 * network.config.vocab_size, 3),
+        (1, 1),
+    ):
         scorer = TokenScorer(network, chunk_logits)
+        rows.clear()
         logprobs, entropies = scorer.score(network, packed, temperature, entropy_grad=entropy_grad)
         assert entropies.requires_grad == entropy_grad
         network.zero_grad()
         (logprobs.sum() + entropies.sum()).backward()
+        assert max(rows) == most_rows
         grads = [weight.grad.clone() for weight in network.parameters() if weight.grad is not None]
         found.append([logprobs.detach(), entropies.detach(), *grads])
     for other in found[1:]:
@@ -336,7 +346,7 @@ def test_saved_weights_can_be_restored(folder, tmp_path, tuning):
 
 
 @pytest.mark.parametrize("tuning", ["full", "lora"])
-def test_a_resumed_training_ends_with_the_same_weights(folder, tmp_path, tuning):
+def test_a_resumed_training_ends_with_the_same_weights(folder, tmp_path, tuning, monkeypatch):
     settings = {"tuning": tuning, "lora_r": 4, "lora_dropout": 0.1, "ema_decay": 0.5}
     straight = trainer(folder, **settings)
     for _ in range(3):
@@ -345,7 +355,16 @@ def test_a_resumed_training_ends_with_the_same_weights(folder, tmp_path, tuning)
     begun.policy_gradient_step(SAMPLES)
     begun.save_state(tmp_path)
     again = trainer(folder, **settings)
+    places: list[object] = []
+    load = torch.load
+
+    def load_somewhere(path, map_location):
+        places.append(map_location)
+        return load(path, map_location=map_location)
+
+    monkeypatch.setattr(torch, "load", load_somewhere)
     again.load_state(tmp_path)
+    assert places == ["cpu"]  # a GPU would hold weights and optimizer twice
     assert again.steps == 1
     for _ in range(2):
         again.policy_gradient_step(SAMPLES)

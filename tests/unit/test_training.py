@@ -128,6 +128,10 @@ def test_only_bundled_models_have_a_default_time_limit():
         ({"dataset": "world"}, "--dataset world cannot be trained on: choose --dataset sample"),
         ({"group_size": 1}, "group_size=1 must be at least 2"),
         (
+            {"model": "local:Qwen/Qwen3-4B"},
+            "'local:Qwen/Qwen3-4B' thinks before it replies, and max_completion_tokens=512 would cut most",
+        ),
+        (
             {"reward_rule": "denser"},
             "unknown reward_rule 'denser': choose from outcome, dense, delta, leave-one-out",
         ),
@@ -136,6 +140,18 @@ def test_only_bundled_models_have_a_default_time_limit():
 def test_invalid_settings_are_refused(settings, complaint):
     with pytest.raises(ConfigError, match=complaint):
         TrainConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"model": "local:Qwen/Qwen3-4B", "chat_template_kwargs": '{"enable_thinking": false}'},
+        {"model": "local:Qwen/Qwen3-4B", "max_completion_tokens": 2048},
+        {"model": "local:Qwen/Qwen3-4B-Instruct-2507"},
+    ],
+)
+def test_a_model_whose_thoughts_leave_room_for_a_reply_is_trained(settings):
+    assert TrainConfig(**settings).model == settings["model"]
 
 
 def test_scoring_settings_name_the_metric_and_the_programs_settings():

@@ -27,7 +27,7 @@ from memory_program.models.local_model import LocalModel
 from memory_program.models.rate_limit import TEMPLATE_KEY
 from memory_program.rl.rewards import group_advantages
 from memory_program.rl.trainer.packing import Sample
-from memory_program.rl.trainer.policy_step import LocalTrainer, StepReport
+from memory_program.rl.trainer.policy_step import LocalTrainer, StepReport, complete_settings
 
 TrainingItem = Mapping[str, Any]  # Any: JSON, as DSPy sends training data
 
@@ -200,7 +200,8 @@ class LocalProvider(Provider):
                 f"least one in {TrainDataFormat.CHAT.value!r}; a metric may have refused all of them"
             )
         assert self._lm is not None, "finetunable is set with it"
-        engine, local = self._lm.engine, require_local_engine(self._lm).settings
+        engine, loaded = self._lm.engine, require_local_engine(self._lm)
+        local, settings = loaded.settings, complete_settings(settings, loaded.model.network, "sft")
         dtype = "float32" if settings.optimizer.tuning == "full" else local.dtype
         template = engine.chat_template_kwargs if isinstance(engine, LocalModel) else None
         copied = LocalModel(local.model_copy(update={"dtype": dtype}), None, template)

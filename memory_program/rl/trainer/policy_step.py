@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from peft import PeftModel, get_peft_model
@@ -111,6 +111,15 @@ class _PassSums:
     grad_norm: float = 0.0
 
 
+def complete_settings(
+    settings: ReinforceSettings, network: PreTrainedModel, method: Literal["rl", "sft"]
+) -> ReinforceSettings:
+    """Give the settings that were left out the defaults of a network, its device and a method."""
+    device = network.device.type
+    has_bfloat16 = device == "cuda" and fast_dtype("cuda") == "bfloat16"
+    return fill_in_defaults(settings, network.num_parameters(), device, method, has_bfloat16=has_bfloat16)
+
+
 class LocalTrainer:
     """Trains the weights of an engine."""
 
@@ -125,11 +134,7 @@ class LocalTrainer:
             ModelError: the weights to train are not in float32, or a sampler cannot take them.
         """
         network = engine.model.network
-        device = network.device.type
-        has_bfloat16 = device == "cuda" and fast_dtype("cuda") == "bfloat16"
-        settings = fill_in_defaults(
-            settings, network.num_parameters(), device, "rl", has_bfloat16=has_bfloat16
-        )
+        settings = complete_settings(settings, network, "rl")
         self.engine = engine
         self.settings = settings
         self.steps = 0
