@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers
 from dspy import lm15
 
 from memory_program.configs.trainer_groups import ReinforceSettings
@@ -83,6 +84,37 @@ def test_logits_in_chunks_give_the_same_scores_and_gradients(folder, temperature
         found.append([logprobs.detach(), entropies.detach(), *grads])
     for other in found[1:]:
         torch.testing.assert_close(other, found[0], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "setting"),
+    [
+        (transformers.GraniteForCausalLM, {"logits_scaling": 4.0}),
+        (transformers.CohereForCausalLM, {"logit_scale": 0.25}),
+        (transformers.Gemma2ForCausalLM, {"final_logit_softcapping": 3.0}),
+    ],
+)
+def test_logits_that_are_scaled_or_bounded_are_computed_in_chunks_too(kind, setting):
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8}
+    tokens = {"eos_token_id": 1, "bos_token_id": 2, "pad_token_id": 0}
+    network = kind(
+        kind.config_class(**sizes, **heads, **tokens, **setting, attn_implementation="eager")
+    ).eval()
+    (packed,) = pack_samples([Sample((3, 4, 5), (6, 7, 8, 9))], 1024)
+    rows: list[int] = []
+    network.get_output_embeddings().register_forward_hook(
+        lambda _head, _inputs, logits: rows.append(logits.shape[-2])
+    )
+    scorer = TokenScorer(network, 2 * 64)
+    rows.clear()
+    scored, _ = scorer.score(network, packed, 1.0)
+    assert max(rows) == 2
+    with torch.no_grad():
+        logits = network(input_ids=torch.tensor([[3, 4, 5, 6, 7, 8, 9]])).logits[0, 2:-1]
+    wanted = logits.log_softmax(-1).gather(1, torch.tensor([[6], [7], [8], [9]]))[:, 0]
+    torch.testing.assert_close(scored.detach(), wanted, atol=1e-5, rtol=1e-4)
 
 
 def test_a_model_that_bounds_its_logits_is_scored_by_what_it_says(folder):

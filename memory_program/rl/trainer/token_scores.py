@@ -4,12 +4,13 @@ The logits of a whole pass take tokens x vocabulary floats, several times over: 
 vocabulary of 152,000. In chunks only one chunk of them exists at once; the backward pass computes it again.
 """
 
+from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from memory_program.rl.trainer.objective import target_logprobs, token_entropies
 from memory_program.rl.trainer.packing import PackedSequence
@@ -22,13 +23,15 @@ class TokenScorer:
     """Scores the completion tokens of packed sequences under a network."""
 
     def __init__(self, network: PreTrainedModel, chunk_logits: int = CHUNK_LOGITS) -> None:
-        """Find out if the logits are the output layer's, as in most models; some scale or bound them."""
+        """Find out how the logits follow from the output layer; ``chunk_logits`` are computed at once."""
         self._chunk_logits = chunk_logits
+        self._adjust = _logit_adjustment(network.config.get_text_config())
         token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
         with torch.no_grad():
             body: Any = network.base_model(input_ids=token, use_cache=False)  # Any: transformers' outputs
             whole: Any = network(input_ids=token, use_cache=False)
-            self._is_plain = torch.equal(_head(network)(body.last_hidden_state), whole.logits)
+            # a model that does something else to its logits is asked for all of them at once
+            self._is_known = torch.equal(self._adjust(_head(network)(body.last_hidden_state)), whole.logits)
 
     def score(
         self,
@@ -57,7 +60,7 @@ class TokenScorer:
             "attention_mask": packed.mask(dtype)[None, None],  # else each layer casts and keeps its own
             "use_cache": False,
         }
-        if not self._is_plain:
+        if not self._is_known:
             output: Any = network(**inputs, logits_to_keep=places)
             return _score(output.logits[0][order], packed.targets_N, temperature, entropy_grad, with_entropy)
         body: Any = network.base_model(**inputs)
@@ -66,7 +69,7 @@ class TokenScorer:
         rows = max(1, self._chunk_logits // head.weight.shape[0])
 
         def score_rows(hidden: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-            return _score(head(hidden), targets, temperature, entropy_grad, with_entropy)
+            return _score(self._adjust(head(hidden)), targets, temperature, entropy_grad, with_entropy)
 
         if len(hidden_N) <= rows:
             return score_rows(hidden_N, packed.targets_N)
@@ -75,6 +78,21 @@ class TokenScorer:
             for hidden, targets in zip(hidden_N.split(rows), packed.targets_N.split(rows), strict=True)
         ]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
+
+
+def _logit_adjustment(config: PreTrainedConfig) -> Callable[[Tensor], Tensor]:
+    """Return what a model does to the logits of its output layer: Cohere and Granite scale, Gemma 2 bounds them."""
+    scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+    bound = getattr(config, "final_logit_softcapping", None)
+
+    def adjust(logits: Tensor) -> Tensor:
+        if scale is not None:
+            logits = logits * scale
+        if divisor is not None:
+            logits = logits / divisor
+        return logits if bound is None else torch.tanh(logits / bound) * bound
+
+    return adjust
 
 
 def _head(network: PreTrainedModel) -> torch.nn.Linear:
