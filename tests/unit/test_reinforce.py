@@ -122,6 +122,7 @@ def test_a_model_that_bounds_its_logits_is_scored_by_what_it_says(folder):
         def __init__(self, network):
             super().__init__()
             self.network, self.dtype, self.device = network, network.dtype, network.device
+            self.config = network.config
             self.base_model, self.get_output_embeddings = network.base_model, network.get_output_embeddings
 
         def forward(self, **inputs):
