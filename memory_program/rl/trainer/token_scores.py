@@ -81,7 +81,7 @@ class TokenScorer:
 
 
 def _logit_adjustment(config: PreTrainedConfig) -> Callable[[Tensor], Tensor]:
-    """Return what a model does to its output layer's logits: Cohere and Granite scale, Gemma 2 bounds them."""
+    """Return what a model does to its logits: Cohere and Granite scale them, Gemma 2 bounds them."""
     scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
     bound = getattr(config, "final_logit_softcapping", None)
 
