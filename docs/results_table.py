@@ -44,7 +44,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-sft-notes", "memory", "SmolLM2-135M, SFT", "notes"),
     ("smollm2-135m-grpo", "rag", "SmolLM2-135M, SFT+GRPO", "rag"),
     ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
-    ("smollm2-135m-grpo-answerable", "memory", "SmolLM2-135M, SFT+GRPO, answerable", "notes"),
+    ("smollm2-135m-grpo-answerable", "memory", "SmolLM2-135M, GRPO answerable", "notes"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
@@ -72,7 +72,7 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("smollm2-135m-grpo", "observations"),
     ),
     (
-        "GRPO of the reader on answerable questions, notes",
+        "GRPO of the reader, answerable, notes",
         ("smollm2-135m-sft-notes", "memory"),
         ("smollm2-135m-grpo-answerable", "memory"),
     ),
