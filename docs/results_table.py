@@ -87,6 +87,11 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("smollm2-135m-sft-memory", "optimized"),
         ("smollm2-135m-sft-memory-sampled", "memory"),
     ),
+    (
+        "GRPO of the reader, answerable, memory, sampled",
+        ("smollm2-135m-sft-memory-sampled", "memory"),
+        ("smollm2-135m-grpo-memory-sampled", "memory"),
+    ),
 )
 """The differences between rows: what changes, and the result and system before and after."""
 
