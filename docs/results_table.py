@@ -186,8 +186,6 @@ def differences_table() -> str:
     """Make the table of paired differences in F1 over the questions with an answer; failures count as 0."""
     lines = [["change", "F1 before", "after", "difference (95 %)"]]
     for change, before, after in DIFFERENCES:
-        if not all((_FOLDER / f"{name}.csv").is_file() for name, _ in (before, after)):
-            continue
         old, new = _question_scores(*before), _question_scores(*after)
         ids = sorted(old.keys() & new.keys())
         paired = paired_comparison(
@@ -214,9 +212,8 @@ def transfer_table() -> str:
 def _systems(rows: Sequence[Row] = ROWS) -> list[tuple[dict[str, Any], str, str]]:
     found: list[tuple[dict[str, Any], str, str]] = []
     for file, system, model, name in rows:
-        path = _FOLDER / f"{file}.json"
-        if path.is_file():
-            found.append((json.loads(path.read_text(encoding="utf-8"))["systems"][system], model, name))
+        results = json.loads((_FOLDER / f"{file}.json").read_text(encoding="utf-8"))
+        found.append((results["systems"][system], model, name))
     return found
 
 
