@@ -97,6 +97,10 @@ class TrainConfig(Settings, init=False):
     source: DataSettings = DataSettings()
     part: TrainingPart = TrainingPart()
 
+    answerable_only: bool = False
+    """Leave the unanswerable questions out of training and validation. A correct abstention has the full
+    reward. So with them, a reader may learn to abstain instead of answering better. The test split keeps them."""
+
     num_train: NumTrain
 
     num_val: int = Field(default=100, ge=1)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from locomo.sessions import truncate_conversation
@@ -86,7 +86,13 @@ class TrainingSplits(DataSplits):
 
 
 def load_training_splits(
-    source: DataSettings, seed: int, num_train: int, num_val: int = 1, part: TrainingPart | None = None
+    source: DataSettings,
+    seed: int,
+    num_train: int,
+    num_val: int = 1,
+    part: TrainingPart | None = None,
+    *,
+    answerable_only: bool = False,
 ) -> TrainingSplits:
     """Read the conversations of a training; for ``sample``, generate those for training and validation.
 
@@ -99,19 +105,25 @@ def load_training_splits(
         num_train: least number of training examples (sessions with questions).
         num_val: least number of validation examples.
         part: the part of the training split to use; None is all of it.
+        answerable_only: leave the unanswerable questions out of the splits for training and validation.
 
     Raises:
         ConfigError: a split is empty, or has no such conversation.
         DatasetError: the file is missing, modified or not in the schema.
     """
     part = part or TrainingPart()
+
+    def reduce(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
+        shortened = _shorten(conversations, part)
+        return tuple(map(_drop_unanswerable, shortened)) if answerable_only else shortened
+
     dataset = load_dataset(source, seed)
     if source.dataset == DatasetName.SAMPLE:
         first = _SFT_SEED if part.split == "sft" else _TRAIN_SEED
         train = _generate_worlds(first + seed, num_train, _TRAIN_QUESTIONS)
         val = _generate_worlds(_VAL_SEED + seed, num_val, _VAL_QUESTIONS, is_held_out=True)
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
-        train_C, val_C = (_shorten([world.conversation for world in split], part) for split in (train, val))
+        train_C, val_C = (reduce([world.conversation for world in split]) for split in (train, val))
         train_C, test_C = _select_part(train_C, part, num_train), _shorten(dataset.conversations, part)
         return _check_examples(TrainingSplits(dataset, train_C, val_C, test_C, worlds), part)
     splits = split_conversations(dataset)
@@ -130,8 +142,8 @@ def load_training_splits(
     else:
         (sft, rl), val_C = _halves(splits.train), splits.val
     chosen = {"train": sft + rl, "sft": sft, "rl": rl}[part.split]
-    train_C = _select_part(_shorten(chosen, part), part, num_train)
-    val_C, test_C = _take_enough(_shorten(val_C, part), num_val), _shorten(splits.test, part)
+    train_C = _select_part(reduce(chosen), part, num_train)
+    val_C, test_C = _take_enough(reduce(val_C), num_val), _shorten(splits.test, part)
     return _check_examples(TrainingSplits(dataset, train_C, val_C, test_C), part)
 
 
@@ -253,6 +265,10 @@ def _shorten(conversations: Sequence[Conversation], part: TrainingPart) -> tuple
     if part.sessions is None:
         return tuple(conversations)
     return tuple(truncate_conversation(conversation, part.sessions) for conversation in conversations)
+
+
+def _drop_unanswerable(conversation: Conversation) -> Conversation:
+    return replace(conversation, questions=tuple(q for q in conversation.questions if q.is_answerable))
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:

@@ -177,7 +177,14 @@ def _load_splits_and_program(
     config: TrainConfig, progress: TrainingProgress
 ) -> tuple[TrainingSplits, MemoryProgram]:
     seed = config.trainer.optimizer.seed
-    splits = load_training_splits(config.source, seed, config.num_train, config.num_val, config.part)
+    splits = load_training_splits(
+        config.source,
+        seed,
+        config.num_train,
+        config.num_val,
+        config.part,
+        answerable_only=config.answerable_only,
+    )
     splits, lines = leave_out_seen(config, splits)
     check_not_taught(config.model, splits.train)
     trajectories = config.grpo.rewards.expert_trajectories

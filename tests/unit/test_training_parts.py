@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from locomo.locomo import read_dataset
+from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.budget import count_tokens
@@ -98,6 +99,22 @@ def test_examples_are_counted_in_the_sessions_that_are_used(source):
     short = load_training_splits(source, 0, needed, part=TrainingPart(sessions=1)).train
     assert count_examples(short) >= needed
     assert len(short) > len(whole)
+
+
+@pytest.mark.parametrize("dataset", ["talks", "sample"])
+def test_unanswerable_questions_can_be_left_out_of_all_but_the_test_split(source, dataset):
+    data = source if dataset == "talks" else DataSettings()
+    splits = load_training_splits(data, 0, 6, 3, answerable_only=True)
+    whole = load_training_splits(data, 0, 6, 3)
+
+    def asked(conversations: tuple[Conversation, ...], *, answerable: bool) -> set[str]:
+        return {q.question_id for c in conversations for q in c.questions if q.is_answerable is answerable}
+
+    for name in ("train", "val"):
+        assert asked(getattr(whole, name), answerable=False)
+        assert not asked(getattr(splits, name), answerable=False)
+        assert asked(getattr(whole, name), answerable=True) <= asked(getattr(splits, name), answerable=True)
+    assert asked(splits.test, answerable=False) == asked(whole.test, answerable=False) != set()
 
 
 def test_sessions_without_questions_are_an_error(tmp_path):
