@@ -98,8 +98,8 @@ class TrainConfig(Settings, init=False):
     part: TrainingPart = TrainingPart()
 
     answerable_only: bool = False
-    """Leave the unanswerable questions out of training and validation. A correct abstention has the full
-    reward. So with them, a reader may learn to abstain instead of answering better. The test split keeps them."""
+    """Leave the unanswerable questions out of training and validation; the test split keeps them. A correct
+    abstention has the full reward, so with them a reader may learn to abstain, and not to answer better."""
 
     num_train: NumTrain
 
