@@ -101,6 +101,7 @@ def test_a_large_model_computes_in_bfloat16_on_a_processor_with_bfloat16_tiles(
     assert "computes in bfloat16" in caplog.text
 
 
+@pytest.mark.slow  # 40 s in the parser of transformers; tests/unit/test_gguf_export.py reads a small file
 def test_a_gguf_file_answers_as_its_folder_does(engine: LocalEngine) -> None:
     gguf = fetch_gguf()
     from_file = LocalEngine(LocalSettings(source=str(gguf), dtype="float32", device="cpu"))
