@@ -205,7 +205,7 @@ def test_every_part_of_a_signature_is_explained():
 
 def test_the_generated_dataset_of_the_readme_is_evaluated(tmp_path):
     wanted = [c for c in COMMANDS if c.startswith(("python -m memory_program.worlds", "python evaluate.py"))]
-    wanted = [c for c in wanted if "sample.json" in c and "--program" not in c]
+    wanted = [c for c in wanted if "own.json" in c and "--program" not in c]
     assert len(wanted) == 2
     for command in sorted(wanted, reverse=True, key=lambda c: "worlds" in c):
         python, *arguments = shlex.split(command.replace("evaluate.py", str(CHECKOUT / "evaluate.py")))

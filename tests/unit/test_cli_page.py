@@ -30,7 +30,8 @@ This page is generated: `UPDATE_GOLDEN=1 python -m pytest tests/unit/test_cli_pa
 and `python train.py` do the same as its subcommands of these names.
 
 `evaluate`, `score`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML
-file of settings, or the `config.json` of a run. Flags on the command line override the file.
+file of settings, or the `config.json` of a run. Flags on the command line override the file. They also take
+`--verbose`, which logs progress to stderr.
 """
 OTHERS = ("bank list", "bank search", "bank history", "bank diff", "bank undo", "bank forget", "bank export")
 OTHERS += (
@@ -71,8 +72,14 @@ def write_groups(config: type[Settings], flat: dict[str, FieldInfo]) -> Iterator
 def write_flag(name: str, field: FieldInfo) -> str:
     default = getattr(field.default, "value", field.default)
     shown = "" if default in (None, "", ()) or field.is_required() else f" (default `{default}`)"
+    if field.annotation is bool:
+        shown = f" (default {'on' if default else 'off'})"
     flag = {"runs": "RUN ...", "files": "FILE ..."}.get(name) or f"--{name.replace('_', '-')}"
-    text = f"- `{flag}`{shown}: {field.description}"
+    if default is True:
+        flag += f"`, `--no-{name.replace('_', '-')}"
+    others = [alias for part in field.metadata for alias in getattr(part, "aliases", None) or ()]
+    also = f", also {', '.join(f'`{other}`' for other in others)}" if others else ""
+    text = f"- `{flag}`{also}{shown}: {field.description}"
     return textwrap.fill(text, 108, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
