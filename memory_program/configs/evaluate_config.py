@@ -17,6 +17,7 @@ from memory_program.configs.groups import (
     DataSettings,
     MaxCost,
     NumTest,
+    RetryErrors,
     SearchSettings,
     Seed,
     ServerAddress,
@@ -207,8 +208,7 @@ class EvaluateConfig(Settings, init=False):
     first 20 items all failed, or when most replies of its first 3 sessions or 10 answers were cut or
     unreadable."""
 
-    retry_errors: bool = False
-    """Repeat work that is recorded as failed. Otherwise it is counted beside the score."""
+    retry_errors: RetryErrors
 
     tracking: TrackingSettings = TrackingSettings()
 

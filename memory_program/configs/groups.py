@@ -40,6 +40,7 @@ _SUBSET_FILE = (
     "File of conversation ids to use (in evaluate.py also of question ids): one per line, a JSON list, or a "
     "JSON object with a list under sample_ids or character_ids, as MemBuilder has them."
 )
+_RETRY_ERRORS = "Repeat what an evaluation recorded as failed. Otherwise it is counted beside the score."
 _TEMPERATURE = "Sampling temperature of writer and reader, from 0 to 2. The judge always has 0."
 
 # settings that several commands have, each with its one default
@@ -53,6 +54,7 @@ HubRepository = Annotated[str | None, Field(default=None, description=_PUSH)]
 MaxCost = Annotated[float | None, Field(default=None, gt=0, description=_MAX_COST)]
 NumTest = Annotated[int | None, Field(default=None, ge=1, description=_NUM_TEST)]
 NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
+RetryErrors = Annotated[bool, Field(default=False, description=_RETRY_ERRORS)]
 SavedProgram = Annotated[Path | None, Field(default=None, description=_PROGRAM)]
 Seed = Annotated[int, Field(default=0, ge=0, description=_SEED)]
 ServerAddress = Annotated[ApiBase | None, Field(default=None, description=_API_BASE)]

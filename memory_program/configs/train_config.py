@@ -13,6 +13,7 @@ from memory_program.configs.groups import (
     HubRepository,
     NumTest,
     NumTrain,
+    RetryErrors,
     SavedProgram,
     ServerAddress,
     SystemSettings,
@@ -112,6 +113,8 @@ class TrainConfig(Settings, init=False):
     grpo: GRPOSettings = DEFAULT_GRPO
     trainer: ReinforceSettings = ReinforceSettings()
     system: SystemSettings = SystemSettings()
+
+    retry_errors: RetryErrors
 
     dry_run: bool = False
     """Show one group with its rewards and advantages, and train nothing."""
@@ -254,6 +257,8 @@ class ReevaluateConfig(Settings, init=False):
     reader_api_base: ReaderAddress
 
     judge_api_base: JudgeAddress
+
+    retry_errors: RetryErrors
 
     push_to_hub: HubRepository
 

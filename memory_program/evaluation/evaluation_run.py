@@ -12,10 +12,10 @@ from rich.console import Console
 
 from memory_program.agents.systems import make_system
 from memory_program.bank.store import BankStore
-from memory_program.configs.endpoints import Role
+from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import NoResultError, RecordError
-from memory_program.core.json_files import Json, write_json
+from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.core.run_folder import BATCHES_FILE, CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.console import make_console, print_plain
 from memory_program.evaluation.judge_program import make_judges
@@ -266,7 +266,7 @@ def _run_judge_stage(
     workers = _make_workers(config, console, recorded, [e for e in estimates if e is not None], batches)
     for system in recorded:
         _judge_model(system, config, models)
-    _write_config(config)
+    _write_judge_config(config)
     for system in recorded:
         write_run(system.folder, system.run)
         with closing(system.journals):
@@ -306,6 +306,16 @@ def _check_for_results(config: EvaluateConfig, console: Console, recorded: Seque
 
 def _write_config(config: EvaluateConfig) -> None:
     write_json(config.output_dir / CONFIG_FILE, config.model_dump(mode="json"))
+
+
+def _write_judge_config(config: EvaluateConfig) -> None:
+    """Write the settings of the judge into those of the run; the others are those of its answers."""
+    path, values = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
+    if path.is_file():
+        judge = {name: values[name] for name in ("judge_program", "rubrics")}
+        judge |= {"judge_model": config.judge, "judge_api_base": server_address(config, Role.JUDGE)}
+        values = {**read_json_file(path), **judge}
+    write_json(path, values)
 
 
 def _judge_system(

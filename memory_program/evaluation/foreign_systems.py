@@ -203,7 +203,8 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
         if len(conversations[question.conversation_id].questions) == 1:
             known.setdefault(question.conversation_id, question)
     read = _ForeignRecords({}, set(), {})
-    for number, text in enumerate(content.decode("utf-8-sig", errors="replace").splitlines(), start=1):
+    # not splitlines: JSON may hold other ends of lines, such as U+2028
+    for number, text in enumerate(content.decode("utf-8-sig", errors="replace").split("\n"), start=1):
         if not text.strip():
             continue
         place = f"{path.name}: line {number}"

@@ -16,7 +16,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file
 from memory_program.core.settings import split_list
 from memory_program.evaluation.datasets import benchmark_for_config
-from memory_program.models.reply_settings import thinking_tokens
+from memory_program.models.reply_settings import ReplySettings, thinking_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,11 @@ def load_judge_program(config: EvaluateConfig) -> JudgeProgram | None:
     return program
 
 
+def verdict_tokens(model: str, replies: ReplySettings) -> int:
+    """Return the limit of a judge's reply: a verdict, and the thoughts of a model that thinks."""
+    return replies.max_tokens or VERDICT_TOKENS + thinking_tokens(model, replies.chat_template_kwargs)
+
+
 def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[RubricName, Judges | NuggetJudge]:
     """Make the judges of a config by rubric, with its optimised prompts or else the built-in ones.
 
@@ -104,9 +109,8 @@ def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubri
     Raises:
         ConfigError: the file of the optimised judge cannot be used.
     """
-    program, replies = load_judge_program(config), config.system.replies.settings()
-    thoughts = thinking_tokens(config.judge or "", replies.chat_template_kwargs)
-    limit = replies.max_tokens or VERDICT_TOKENS + thoughts
+    program = load_judge_program(config)
+    limit = verdict_tokens(config.judge or "", config.system.replies.settings())
     judges: dict[RubricName, Judges | NuggetJudge] = {}
     if config.source.dataset != DatasetName.BEAM:
         judges |= {

@@ -15,9 +15,14 @@ from memory_program.core.errors import ModelError
 from memory_program.core.run_folder import EMBEDDINGS_FILE
 from memory_program.models.batch_queue import BatchQueue, calling_directly
 from memory_program.models.embedders import load_embedder
-from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.factory import (
+    AdaptiveLimiter,
+    check_model,
+    language_model,
+    takes_chat_template,
+)
 from memory_program.models.http_engine import read_key
-from memory_program.models.model_names import OBSERVATIONS, is_local, is_vllm
+from memory_program.models.model_names import OBSERVATIONS, is_local
 from memory_program.models.reply_settings import most_reply_tokens
 from memory_program.worlds.observation_expert import observations_lm
 
@@ -103,6 +108,7 @@ def make_role_models(
         if is_local(name):
             lm = local_model(name).copy(temperature=temperature)
         else:
+            takes_template = takes_chat_template(name, address)
             lm = language_model(
                 name,
                 api_base=address,
@@ -110,8 +116,7 @@ def make_role_models(
                 temperature=temperature,
                 max_tokens=most_reply_tokens(name, replies),
                 limiter=limiter(address),
-                # a hosted API has no such argument
-                chat_template_kwargs=replies.chat_template_kwargs if address or is_vllm(name) else None,
+                chat_template_kwargs=replies.chat_template_kwargs if takes_template else None,
                 batches=batches,
             )
         if check:

@@ -105,14 +105,22 @@ class StreamedReply:
             self._unchecked.append(text)
 
     def _take_call(self, call: Json) -> None:
-        """Add a piece of a tool call; without an index it belongs to its id, or to the last call."""
-        key = call.get("index", call.get("id") or len(self._tool_calls) - 1)
-        if key not in self._places:
-            self._places[key] = len(self._tool_calls)
+        """Add a piece of a tool call; without an index it belongs to its id, or to the last call.
+
+        Some servers give each call the index 0, but an id of its own: another id begins another call.
+        """
+        identity, key = call.get("id"), call.get("index")
+        key = identity if key is None else key
+        place = self._places.get(key) if key is not None else len(self._tool_calls) - 1
+        begun = self._tool_calls[place]["id"] if place is not None and place >= 0 else None
+        if place is None or place < 0 or (identity and begun and identity != begun):
+            place = len(self._tool_calls)
             function = {"name": "", "arguments": ""}
-            self._tool_calls.append({"id": call.get("id"), "type": "function", "function": function})
-        known, said = self._tool_calls[self._places[key]], call.get("function") or {}
-        known["id"] = known["id"] or call.get("id")
+            self._tool_calls.append({"id": identity, "type": "function", "function": function})
+        if key is not None:
+            self._places[key] = place
+        known, said = self._tool_calls[place], call.get("function") or {}
+        known["id"] = known["id"] or identity
         known["function"]["name"] = known["function"]["name"] or said.get("name") or ""
         arguments = said.get("arguments") or ""
         arguments = arguments if isinstance(arguments, str) else json.dumps(arguments)

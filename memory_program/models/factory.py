@@ -24,6 +24,7 @@ from memory_program.models.batch_api import make_batch_api
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchedEngine, BatchQueue
 from memory_program.models.http_engine import (
     NO_KEY,
+    OPENAI_URL,
     ChatCompletionsEngine,
     is_openai,
     is_reasoning_model,
@@ -41,8 +42,9 @@ from memory_program.models.model_names import (
 )
 from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
+from memory_program.models.reply_settings import thinking_tokens
 
-__all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model"]
+__all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model", "takes_chat_template"]
 
 _MIN_REASONING_TOKENS = 16_000  # DSPy refuses a lower limit for reasoning models: their thoughts count too
 _MODEL_NAME_HELP = (
@@ -141,6 +143,16 @@ def language_model(
         num_retries=0,  # the engine retries, and counts it
         cache=False,
     )
+
+
+def takes_chat_template(name: str, api_base: str | None) -> bool:
+    """Tell if arguments of the chat template are sent to a model.
+
+    They are sent to models on this machine, to servers with an address, and to hosted models that are known
+    to think: other hosted APIs have no such argument.
+    """
+    has_server = bool(api_base) or (name.startswith("openai/") and openai_url() != OPENAI_URL)
+    return runs_here(name) or has_server or thinking_tokens(name, {}) > 0
 
 
 def _local_language_model(

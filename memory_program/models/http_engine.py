@@ -41,7 +41,7 @@ NO_KEY = "no-key"
 """The key that is sent to servers that need none."""
 
 _OPENAI = "openai/"
-_OPENAI_URL = "https://api.openai.com/v1"
+OPENAI_URL = "https://api.openai.com/v1"
 _ACCOUNT_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 """Headers that OpenAI's own client sends, with the variables of their values."""
 
@@ -306,12 +306,12 @@ def is_reasoning_model(name: str) -> bool:
 
 def openai_url() -> str:
     """Give the address of OpenAI, or the one that the environment has in its place."""
-    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or _OPENAI_URL
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI_URL
 
 
 def account_headers(url: str) -> dict[str, str]:
     """Read the headers of an account at OpenAI from the environment; none for any other address."""
-    if url != _OPENAI_URL:
+    if url != OPENAI_URL:
         return {}
     return {k: os.environ[v] for k, v in _ACCOUNT_HEADERS.items() if os.environ.get(v)}
 

@@ -21,7 +21,7 @@ from dspy import lm15
 from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
-from memory_program.models.rate_limit import Engine
+from memory_program.models.rate_limit import TEMPLATE_KEY, Engine
 from memory_program.models.usage import CallRecord, Usage, record_call, track_usage
 from memory_program.optimization.lm15_json import request_to_json, response_from_json, response_to_json
 
@@ -153,7 +153,15 @@ class ReplyCache:
         """
         model = model_fingerprint(request.model)
         sample_id = sample if request.config.temperature != 0 else 0
-        key = content_hash("call", RECORD_VERSION, model, request_to_json(request), sample_id)
+        template = getattr(engine, TEMPLATE_KEY, None)  # the engine adds it to each request
+        key = content_hash(
+            "call",
+            RECORD_VERSION,
+            model,
+            request_to_json(request),
+            sample_id,
+            *([template] if template else []),
+        )
         budget: CallBudget = dspy.settings.get(_BUDGET_SETTING, self._whole)
         with self._lock:
             stopped = self.stopped or budget.stopped

@@ -11,7 +11,7 @@ from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.evaluation.datasets import benchmark_for_config
-from memory_program.evaluation.judge_program import read_judge_program
+from memory_program.evaluation.judge_program import read_judge_program, verdict_tokens
 from memory_program.evaluation.scoring.judge_errors import JudgedKnownAnswer, mean_error_rates
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
@@ -41,11 +41,12 @@ class JudgeOptimizationTarget:
         """
         self._config = config
         self._rubric, self._benchmark = Rubric(config.grading.rubric), benchmark_for_config(config.source)
-        self.program = Judges(self._rubric, gradings=list_gradings(self._benchmark))
+        limit = verdict_tokens(config.model, config.system.replies.settings())
+        self.program = Judges(self._rubric, gradings=list_gradings(self._benchmark), limit_tokens=limit)
         if config.program is not None:
             saved = read_judge_program(config.program)
             saved.check(self._benchmark, [self._rubric])
-            self.program = saved.judges()
+            self.program = saved.judges(limit_tokens=limit)
         self._answers = {
             split: [answer for answer in answers if self._rubric in answer.verdicts]
             for split, answers in split_calibration_answers(self._benchmark).items()

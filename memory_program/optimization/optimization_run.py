@@ -232,7 +232,13 @@ def _make_stage_context(
     return StageContext(
         config=config,
         calls=calls,
-        score=score or build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge_lm),
+        score=score
+        or build_answer_metric(
+            config.grading.metric,
+            Rubric(config.grading.rubric),
+            judge_lm,
+            config.system.replies.settings(),
+        ),
         models=used,
         task_lm=task_lm,
         writer_lm=writer_lm,

@@ -26,7 +26,13 @@ from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.rl.call_recording import AgentCall, recorded_calls, recording_lm
 from memory_program.rl.curriculum import Curriculum, sample_with_refills
-from memory_program.rl.episodes import Episode, memory_namespace, questions_by_session, roll_in
+from memory_program.rl.episodes import (
+    Episode,
+    memory_namespace,
+    questions_by_session,
+    rewind_failed_sessions,
+    roll_in,
+)
 from memory_program.rl.rewards import AnswerMetric, group_advantages
 from memory_program.rl.rollouts import (
     AgentGroup,
@@ -230,6 +236,7 @@ class AnswerPhase:
         self._sampler = sampling_reader(student, training.temperature, training.max_completion_tokens)
         self._greedy = sampling_reader(student, 0.0, training.max_completion_tokens)
         self._memories: dict[str, MemorySpace] = {}  # of the conversations of a window, by fingerprint
+        self._rolled_in: set[str] = set()  # by this process
         self._validation: list[AskedQuestion] | None = None
         self.curriculum = Curriculum(trainset, settings, self._seed, self._roll_in)
 
@@ -312,9 +319,16 @@ class AnswerPhase:
         return [[self._memories[c.fingerprint]] * len(c.sessions) for c in conversations]
 
     def _remember(self, conversations: Sequence[Conversation]) -> list[MemorySpace]:
-        """Write the memories of whole conversations, unless they are in the database."""
+        """Write the memories of whole conversations, unless they are in the database.
+
+        Sessions in which an earlier run had a failed call are written again, once.
+        """
+        names = [memory_namespace(c, self._resume_settings) for c in conversations]
+        for name in set(names) - self._rolled_in:
+            rewind_failed_sessions(self._store, name)
+        self._rolled_in |= set(names)
         tasks = [
-            partial(roll_in, self._student, c, self._store, memory_namespace(c, self._resume_settings))
-            for c in conversations
+            partial(roll_in, self._student, c, self._store, name)
+            for c, name in zip(conversations, names, strict=True)
         ]
         return [spaces[-1] for spaces in run_parallel(tasks, self._settings.concurrency)]

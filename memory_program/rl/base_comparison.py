@@ -106,6 +106,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             output_dir=config.output_dir / "evaluation" / row.records,
             db_url=f"sqlite:///{banks.as_posix()}" if shares_banks else None,
             seed=seed,
+            retry_errors=config.retry_errors,
             mlflow=False,
             max_errors=sys.maxsize,  # a base whose replies are useless is a result here
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from locomo.sessions import questions_by_session
 from locomo.types import Conversation, Question, Session
 from memory_program.agents.program import MemorySystem
+from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.core.hashing import content_hash
@@ -50,6 +51,18 @@ def memory_namespace(conversation: Conversation, *written_with: object) -> str:
         *written_with: JSON values that identify the writer: prompts, settings, model, temperature.
     """
     return f"{content_hash(conversation.fingerprint, written_with)[:12]}/{conversation.conversation_id}"
+
+
+def rewind_failed_sessions(store: BankStore, namespace: str) -> None:
+    """Rewind a memory to before its first session with a failed call, so that ``roll_in`` writes it again.
+
+    Raises:
+        StoreError: the database cannot be read or written.
+    """
+    for session_id, ingested in store.load(namespace).sessions.items():
+        if any(failure.outcome is Outcome.ERROR for failure in ingested.record.failures):
+            store.rewind_session(namespace, session_id)
+            return
 
 
 def roll_in(

@@ -43,7 +43,7 @@ from memory_program.rl.answer_rollouts import AnswerPhase
 from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.backends.local_backend import LocalProvider, samples_on_server
 from memory_program.rl.curriculum import Curriculum, sample_with_refills
-from memory_program.rl.episodes import Episode, memory_namespace, roll_in
+from memory_program.rl.episodes import Episode, memory_namespace, rewind_failed_sessions, roll_in
 from memory_program.rl.rewards import AnswerMetric, RewardRule
 from memory_program.rl.rollout_files import drop_rollouts_after, write_rollouts
 from memory_program.rl.rollout_record import rollout_lines
@@ -240,6 +240,7 @@ class _RolloutPhase:
         trainset, self._valset = data
         self._grpo, self._settings, self._seed = grpo, settings, grpo.training.optimizer.seed
         self._store, self._resume_settings = store, resume_settings
+        self._rolled_in: set[str] = set()  # by this process
         self._agents = student.writer.agents
         max_tokens = grpo.training.max_completion_tokens
         self._sampler = sampling_program(student, grpo.training.temperature, max_tokens)
@@ -317,6 +318,9 @@ class _RolloutPhase:
         """Remember the conversations of a window with the current weights."""
         names = [self._window_name(c, window) for c in conversations]
         by_name = dict(zip(names, conversations, strict=True))  # one may come twice
+        for name in by_name.keys() - self._rolled_in:  # an earlier run may have had failed calls
+            rewind_failed_sessions(self._store, name)
+        self._rolled_in |= by_name.keys()
         tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
         spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
         return [spaces[name] for name in names]

@@ -27,8 +27,10 @@ from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.item_records import AnswerRecord
+from memory_program.evaluation.judge_program import verdict_tokens
 from memory_program.evaluation.scoring.question_scores import score_question
 from memory_program.models.rate_limit import ending_hopeless_runs
+from memory_program.models.reply_settings import ReplySettings
 from memory_program.models.usage import Usage
 
 AnswerMetric = Callable[[Question, Answer], float | None]
@@ -44,18 +46,23 @@ _MIN_REWARD_RANGE = 1e-9  # smaller ranges are rounding errors
 
 
 def build_answer_metric(
-    name: AnswerMetricName, rubric: Rubric = Rubric.STRICT, judge_lm: dspy.LM | None = None
+    name: AnswerMetricName,
+    rubric: Rubric = Rubric.STRICT,
+    judge_lm: dspy.LM | None = None,
+    replies: ReplySettings | None = None,
 ) -> AnswerMetric:
     """Make an answer metric: the official F1, a judge's verdict, or the mean of both.
 
-    A correct abstention scores 1 under each and a wrong one 0, without a call to the judge.
+    A correct abstention scores 1 under each and a wrong one 0, without a call to the judge. ``replies`` has
+    the limit of the judge's replies.
 
     Raises:
         ConfigError: the metric needs a judge and there is none.
     """
     if name != "f1" and judge_lm is None:
         raise ConfigError(f"answer metric {name!r} needs a judge: name its model, or choose 'f1'")
-    judges = Judges(rubric, judge_lm)
+    model = judge_lm.model if judge_lm is not None else ""
+    judges = Judges(rubric, judge_lm, limit_tokens=verdict_tokens(model, replies or ReplySettings()))
 
     def f1(question: Question, answer: Answer) -> float | None:
         record = AnswerRecord("", question.question_id, answer, Usage(), 0.0)

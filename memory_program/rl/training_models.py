@@ -21,9 +21,15 @@ from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, default_slots, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_network_shape, stacked_adapters
 from memory_program.inference.vllm_server import lora_arguments, serve_model
-from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.factory import (
+    AdaptiveLimiter,
+    check_model,
+    language_model,
+    takes_chat_template,
+)
 from memory_program.models.local_model import LocalModel
-from memory_program.models.model_names import is_local, model_fingerprint, model_source, runs_here
+from memory_program.models.model_names import is_local, model_fingerprint, model_source
+from memory_program.models.reply_settings import most_reply_tokens
 from memory_program.models.usage import check_max_cost
 from memory_program.rl.backends.arbor.arbor_backend import arbor_model
 from memory_program.rl.backends.arbor.arbor_client import ArborClient
@@ -176,7 +182,10 @@ def reload_in_float32(lm: dspy.LM) -> dspy.LM:
     if engine.model.network.dtype.itemsize == 4:
         return lm
     engine.close()
-    return lm.copy(engine=LocalModel(engine.settings.model_copy(update={"dtype": "float32"})))
+    settings, template = engine.settings.model_copy(update={"dtype": "float32"}), None
+    if isinstance(lm.engine, LocalModel):
+        template = lm.engine.chat_template_kwargs
+    return lm.copy(engine=LocalModel(settings, chat_template_kwargs=template))
 
 
 def make_answer_metric(config: TrainConfig) -> AnswerMetric:
@@ -188,7 +197,8 @@ def make_answer_metric(config: TrainConfig) -> AnswerMetric:
     if config.grading.judge_model is None:
         return build_answer_metric("f1")
     judge = load_frozen_model(config, Role.JUDGE, config.grading.judge_model)
-    return build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge)
+    grading, replies = config.grading, config.system.replies.settings()
+    return build_answer_metric(grading.metric, Rubric(grading.rubric), judge, replies)
 
 
 def load_frozen_model(config: TrainConfig, role: Role, name: str) -> dspy.LM:
@@ -200,15 +210,15 @@ def load_frozen_model(config: TrainConfig, role: Role, name: str) -> dspy.LM:
     address, key = server_address(config, role), role.key_variable
     # a model in this process batches as many as suits it
     limiter = None if is_local(name) else AdaptiveLimiter(config.grpo.concurrency)
-    template = config.system.replies.settings().chat_template_kwargs
+    replies = config.system.replies.settings()
     lm = language_model(
         name,
         api_base=address,
         key_variable=key,
         temperature=0.0,
+        max_tokens=most_reply_tokens(name, replies),
         limiter=limiter,
-        # a hosted API has no such argument
-        chat_template_kwargs=template if runs_here(name) or address else None,
+        chat_template_kwargs=replies.chat_template_kwargs if takes_chat_template(name, address) else None,
     )
     check_model(lm)
     return lm
@@ -216,7 +226,10 @@ def load_frozen_model(config: TrainConfig, role: Role, name: str) -> dspy.LM:
 
 def scoring_settings(config: TrainConfig) -> LogEntry:
     """Return the settings behind the scores: metric, judge, and how the program writes and reads."""
-    scoring: LogEntry = {"answer_metric": config.grading.metric}
+    scoring: LogEntry = {
+        "answer_metric": config.grading.metric,
+        "answerable_only": config.answerable_only,
+    }
     if config.grading.metric != "f1" and config.grading.judge_model is not None:
         scoring |= {"judge": model_fingerprint(config.grading.judge_model), "rubric": config.grading.rubric}
     return {**scoring, **config.system.model_dump(mode="json")}

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Literal, Self, TypeGuard
 
+import dspy
 import orjson
 import uvicorn
 from fastapi import FastAPI, Request
@@ -36,6 +37,7 @@ from memory_program.core.settings import Settings
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.memoized import memoized
 from memory_program.models.model_names import POCKET_BASE
+from memory_program.models.reply_settings import ReplySettings, most_reply_tokens
 from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving.reply_rewards import AGENTS, MAX_EARLIER, ReplyRewarder
@@ -213,12 +215,15 @@ def serve_rewards(config: RewardServerConfig) -> None:
             f"host={config.host!r} is open to other machines: set a token in the environment as "
             f"{TOKEN_VARIABLE}, or leave --host out"
         )
-    lm = language_model(config.reader_model, api_base=config.api_base, temperature=0.0)
-    check_model(lm)
-    judge = None
-    if config.grading.judge_model is not None:
-        judge = language_model(config.grading.judge_model, api_base=config.api_base, temperature=0.0)
-        check_model(judge)
+
+    def make_lm(name: str) -> dspy.LM:
+        limit = most_reply_tokens(name, ReplySettings())
+        lm = language_model(name, api_base=config.api_base, temperature=0.0, max_tokens=limit)
+        check_model(lm)
+        return lm
+
+    lm, judge_name = make_lm(config.reader_model), config.grading.judge_model
+    judge = None if judge_name is None else make_lm(judge_name)
     shown = config.retrieval
     reader = QAReader(MemoryContext(shown.top_k, shown.reader_budget, shown.min_relative_score))
     load_agent_prompts(reader, "reader", config.reader_model)

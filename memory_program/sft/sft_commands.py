@@ -37,7 +37,12 @@ from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.loading import load_model
-from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
+from memory_program.models.factory import (
+    AdaptiveLimiter,
+    check_model,
+    language_model,
+    takes_chat_template,
+)
 from memory_program.models.model_names import OBSERVATIONS
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
@@ -88,7 +93,14 @@ def collect_trajectories(
         expert = expert_of_observations(program, splits.train)
     elif expert is None:
         limiter = AdaptiveLimiter(config.concurrency)
-        expert = language_model(config.model, api_base=config.api_base, limiter=limiter)
+        template = config.system.replies.settings().chat_template_kwargs
+        expert = language_model(
+            config.model,
+            api_base=config.api_base,
+            max_tokens=config.max_completion_tokens,
+            limiter=limiter,
+            chat_template_kwargs=template if takes_chat_template(config.model, config.api_base) else None,
+        )
         check_model(expert)
     program.writer.set_lm(expert)
     with lock_run_folder(config.output_dir):

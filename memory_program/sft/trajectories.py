@@ -71,9 +71,12 @@ def record_trajectories(
     sampled = sampling_program(program, temperature, max_tokens)
     model = model_fingerprint(get_policy_lm(program).model)
     prompts = content_hash(writer_state(program.dump_state()))
-    chosen = [
-        c for c in conversations if not (skip_existing and session_file(folder, c.conversation_id).exists())
-    ]
+    chosen = list[Conversation]()
+    for conversation in conversations:
+        if skip_existing and session_file(folder, conversation.conversation_id).exists():
+            _read_done(conversation, model, prompts, folder)
+        else:
+            chosen.append(conversation)
     tasks = [partial(_collect, sampled, model, prompts, one, folder) for one in chosen]
     return run_parallel(tasks, threads)
 
@@ -96,6 +99,17 @@ def conversation_keys(lines: Sequence[SessionLine]) -> list[str]:
     return [sft_conversation_key(name, session) for name, session in first_sessions.items()]
 
 
+def _read_done(conversation: Conversation, model: str, prompts: str, folder: Path) -> list[SessionLine]:
+    """Read what is recorded of a conversation, and check that the same expert and prompts recorded it."""
+    path = session_file(folder, conversation.conversation_id)
+    done = read_lines(path) if path.exists() else []
+    recorded = [line["episode"]["session"] for line in done]
+    check_resumable(path, done, recorded, conversation.sessions, model)
+    if any(line.get("prompts", prompts) != prompts for line in done):  # older lines do not say
+        raise RecordError(f"{str(path)!r} holds what other prompts led to: name another folder")
+    return done
+
+
 def _collect(
     program: MemoryProgram,
     model: str,
@@ -105,11 +119,7 @@ def _collect(
 ) -> CollectionResult:
     """Resume one conversation, until it is done or a call fails."""
     path = session_file(folder, conversation.conversation_id)
-    done = read_lines(path) if path.exists() else []
-    recorded = [line["episode"]["session"] for line in done]
-    check_resumable(path, done, recorded, conversation.sessions, model)
-    if any(line.get("prompts", prompts) != prompts for line in done):  # older lines do not say
-        raise RecordError(f"{str(path)!r} holds what other prompts led to: name another folder")
+    done = _read_done(conversation, model, prompts, folder)
     space = MemorySpace(conversation.conversation_id)
     operations = [operation_from_json(record) for line in done for record in line["operations"]]
     space.bank = MemoryBank.replay(space.namespace, operations)

@@ -62,7 +62,10 @@ def test_a_build_and_its_answers_come_from_two_servers_of_which_the_first_is_sto
     assert outcomes == ["ok"] * 10
     with ModelServer() as third:  # neither the writer nor the reader is called
         judge = {"mode": "judge", "judge_model": "openai/c", "judge_api_base": third.url}
+        before = json.loads((talks.parent / "elsewhere/config.json").read_text())
         run(talks, **judge, **elsewhere, writer_api_base=stopped, reader_api_base=NOBODY)
+        after = json.loads((talks.parent / "elsewhere/config.json").read_text())
+        assert {name for name in after if after[name] != before[name]} == {"judge_model", "judge_api_base"}
     assert asked(third) == {"c"}
     results, _ = run(talks, mode="report", **elsewhere)
     assert results is not None

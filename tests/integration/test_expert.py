@@ -124,6 +124,10 @@ def test_what_has_a_file_is_skipped_if_one_wants(taught):
     untouched = Expert()
     assert record_trajectories(expert(untouched), [talk("a")], taught, threads=1, skip_existing=True) == []
     assert untouched.calls == 0
+    with pytest.raises(RecordError, match="holds what 'test/expert' did, and not 'test/other'"):
+        record_trajectories(
+            expert(untouched, "test/other"), [talk("a")], taught, threads=1, skip_existing=True
+        )
 
 
 def test_another_text_or_another_expert_is_not_taken_for_what_is_done(taught):
@@ -339,6 +343,27 @@ def test_lost_calls_are_told_and_what_is_done_is_kept(tmp_path):
         collect_trajectories(config, QUIET, expert=failing)
     collect_trajectories(config, QUIET, expert=failing)
     assert len(read_trajectories(config.output_dir)) == 2
+
+
+def test_an_expert_behind_a_server_gets_the_settings_of_its_replies(tmp_path):
+    path = tmp_path / "talks.json"
+    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    with ModelServer() as server:
+        config = TrajectoriesConfig(
+            model="openai/Qwen/Qwen3-8B",
+            api_base=server.url,
+            dataset=str(path),
+            output_dir=tmp_path / "out",
+            split="train",
+            chat_template_kwargs='{"enable_thinking": false}',
+            max_reply_tokens=9000,
+            max_completion_tokens=9000,
+        )
+        collect_trajectories(config, QUIET)
+        _check, *calls = server.traffic.bodies
+    assert calls
+    assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in calls)
+    assert {body.get("max_tokens") or body["max_completion_tokens"] for body in calls} == {9000}
 
 
 def strong(prompt: Prompt, seen: int) -> str:

@@ -26,9 +26,10 @@ from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model
+from memory_program.models.local_model import LocalModel
 from memory_program.models.usage import Price
 from memory_program.rl.rollout_files import read_rollouts
-from memory_program.rl.training_models import load_frozen_model
+from memory_program.rl.training_models import load_frozen_model, reload_in_float32
 from memory_program.rl.training_run import reevaluate
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
@@ -316,10 +317,23 @@ def test_an_api_model_that_reads_is_called_as_often_at_once_as_rollouts_are_grad
             api_base=server.url,
             concurrency=40,
             chat_template_kwargs='{"enable_thinking": false}',
+            max_reply_tokens=9000,
         )
-        engine = load_frozen_model(config, Role.READER, config.reader).engine
-    assert engine.limiter.limit == 40
-    assert engine.chat_template_kwargs == {"enable_thinking": False}
+        lm = load_frozen_model(config, Role.READER, config.reader)
+    assert lm.engine.limiter.limit == 40
+    assert lm.engine.chat_template_kwargs == {"enable_thinking": False}
+    assert lm.kwargs["max_tokens"] == 9000
+
+
+def test_a_model_keeps_the_arguments_of_its_chat_template_in_float32():
+    template = {"enable_thinking": False}
+    lm = language_model("pocket", chat_template_kwargs=template)
+    halved = lm.engine.local.settings.model_copy(update={"dtype": "bfloat16"})
+    lm.engine.local.close()
+    lm = lm.copy(engine=LocalModel(halved, chat_template_kwargs=template))
+    again = reload_in_float32(lm)
+    assert (again.engine.local.settings.dtype, again.engine.chat_template_kwargs) == ("float32", template)
+    again.engine.local.close()
 
 
 def test_the_dry_run_shows_one_group(half_taught, talks, tmp_path):

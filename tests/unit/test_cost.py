@@ -85,6 +85,7 @@ def test_the_estimate_lists_calls_of_unknown_price():
 def test_a_run_over_its_limit_is_refused():
     check_affordable(estimates(0.5, 0.4), spent_usd=0.1, max_cost_usd=1.0)
     check_affordable(estimates(50.0, None), spent_usd=0.1, max_cost_usd=None)
+    check_affordable([], spent_usd=1.1, max_cost_usd=1.0)  # finished: only its report is left
     with pytest.raises(
         BudgetExceededError, match=r"about \$1.1000, more than max_cost=1.0: raise --max-cost"
     ):

@@ -1,6 +1,7 @@
 """Episodes: each question belongs to the session after which it can be answered."""
 
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,13 @@ from locomo.sessions import questions_by_session, questions_without_evidence, tr
 from locomo.splits import select_split
 from locomo.types import Category, Conversation, Question, Session
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
-from memory_program.bank.outcomes import SessionRecord
+from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.rl.episodes import (
     make_episodes,
     memory_namespace,
+    rewind_failed_sessions,
     roll_in,
 )
 from tests.conversations import session
@@ -115,6 +117,29 @@ def test_a_killed_roll_in_continues_where_it_stopped(conversation: Conversation,
     assert [len(space.bank.live()) for space in spaces] == [0, 3, 6, 9, 12]
     done = NoteTaking()
     assert len(roll_in(done, conversation, store, "talk")) == 5
+    assert done.remembered == []
+
+
+def test_sessions_after_a_failed_call_are_written_again(conversation: Conversation, store: BankStore) -> None:
+    class Unreachable(NoteTaking):
+        def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
+            record = super().remember(space, session)
+            if session.number != 3:
+                return record
+            lost = replace(record, failures=(CallFailure("semantic", Outcome.ERROR, "the server is down"),))
+            space.sessions[session.session_id] = replace(space.sessions[session.session_id], record=lost)
+            return lost
+
+    rewind_failed_sessions(store, "talk")  # nothing is there
+    roll_in(Unreachable(), conversation, store, "talk")
+    rewind_failed_sessions(store, "talk")
+    again = NoteTaking()
+    spaces = roll_in(again, conversation, store, "talk")
+    assert [name.rpartition(":")[2] for name in again.remembered] == ["session_3", "session_4"]
+    assert not any(ingested.record.failures for ingested in spaces[-1].sessions.values())
+    rewind_failed_sessions(store, "talk")
+    done = NoteTaking()
+    roll_in(done, conversation, store, "talk")
     assert done.remembered == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from memory_program.core.errors import ConfigError, ModelError
-from memory_program.models.factory import language_model
+from memory_program.models.factory import language_model, takes_chat_template
 
 
 @pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
@@ -103,3 +103,23 @@ def test_importing_the_modules_does_not_start_jax(tmp_path: Path) -> None:
     )
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     subprocess.run([sys.executable, "-c", check], check=True, env={**os.environ, "PYTHONPATH": paths})
+
+
+@pytest.mark.parametrize(
+    ("name", "api_base", "base_url", "expected"),
+    [
+        ("local:folder", None, "", True),
+        ("vllm:folder", None, "", True),
+        ("openai/qwen", "http://127.0.0.1:8000/v1", "", True),
+        ("openai/qwen", None, "http://127.0.0.1:8000/v1", True),
+        ("together_ai/Qwen/Qwen3-8B", None, "", True),
+        ("openai/gpt-4.1", None, "", False),
+        ("anthropic/claude-haiku-4-5", None, "http://127.0.0.1:8000/v1", False),
+    ],
+)
+def test_arguments_of_the_chat_template_go_to_servers_that_know_them(
+    name, api_base, base_url, expected, monkeypatch
+):
+    monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+    monkeypatch.setenv("OPENAI_BASE_URL", base_url)
+    assert takes_chat_template(name, api_base) is expected

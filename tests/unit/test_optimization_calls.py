@@ -81,8 +81,9 @@ def lm(counting: Counting, calls: ReplyCache) -> CachedLM:
     return model(counting, calls)
 
 
-def model(counting: Counting, calls: ReplyCache) -> CachedLM:
-    engine = RateLimitedEngine(counting, AdaptiveLimiter(8), RetryPolicy(max_retries=0))
+def model(counting: Counting, calls: ReplyCache, template: dict[str, bool] | None = None) -> CachedLM:
+    limits = AdaptiveLimiter(8), RetryPolicy(max_retries=0)
+    engine = RateLimitedEngine(counting, *limits, chat_template_kwargs=template)
     lm = dspy.LM(MODEL, engine=engine, temperature=0.0, max_tokens=50, num_retries=0, cache=False)
     return with_reply_cache(lm, calls)
 
@@ -95,6 +96,15 @@ def ask_on(lm: CachedLM, what: str = "question") -> str:
         except RunStopped as stop:
             return stop.message
     raise AssertionError("the run was not stopped")
+
+
+def test_a_reply_under_other_arguments_of_the_chat_template_is_asked_for(
+    counting: Counting, journal: Open
+) -> None:
+    for template in (None, {"enable_thinking": False}, {"enable_thinking": False}, {}):
+        with closing(journal()) as calls:
+            model(counting, calls, template)("A?")
+    assert counting.asked == ["A?", "A?"]
 
 
 def test_a_reply_is_asked_for_once_in_all_runs_and_counts_in_each(counting: Counting, journal: Open) -> None:

@@ -6,6 +6,7 @@ import dspy
 import pytest
 from dspy import lm15
 
+from locomo.judge.judge import VERDICT_TOKENS
 from locomo.judge.rubrics import Rubric
 from locomo.types import Category, Question
 from memory_program.bank.bank import MemoryBank
@@ -14,6 +15,7 @@ from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import GRPOSettings, LengthSettings
 from memory_program.core.errors import ConfigError, ModelError, QuotaExhaustedError
+from memory_program.models.reply_settings import THINKING_TOKENS, ReplySettings
 from memory_program.rl.rewards import (
     AgentStats,
     BankSize,
@@ -183,6 +185,25 @@ def test_a_failed_or_unparsed_verdict_gives_no_score():
         metric = build_answer_metric("judge", judge_lm=lm)
         assert metric(CAT, Answer("Pip")) is None
         assert metric(CAT, Answer("Pip")) is None
+
+
+@pytest.mark.parametrize(
+    ("model", "replies", "limit"),
+    [
+        ("openai/gpt-4.1", None, VERDICT_TOKENS),
+        ("openai/Qwen/Qwen3-8B", None, VERDICT_TOKENS + THINKING_TOKENS),
+        (
+            "openai/Qwen/Qwen3-8B",
+            ReplySettings(chat_template_kwargs={"enable_thinking": False}),
+            VERDICT_TOKENS,
+        ),
+        ("openai/gpt-4.1", ReplySettings(max_tokens=9000), 9000),
+    ],
+)
+def test_a_judge_that_thinks_has_room_for_its_thoughts(model, replies, limit):
+    with ScriptedLM([fields(reasoning="same", verdict="CORRECT")], model=model, max_tokens=20_000) as lm:
+        assert build_answer_metric("judge", judge_lm=lm, replies=replies)(CAT, Answer("Pip")) == 1.0
+        assert lm.script.configs[0].max_tokens == limit
 
 
 def test_a_judge_without_credit_ends_the_run():

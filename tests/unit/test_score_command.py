@@ -49,6 +49,17 @@ def test_answers_and_rankings_of_another_system_become_results_and_a_report(tmp_
     assert not capsys.readouterr().err
 
 
+def test_an_answer_may_hold_any_end_of_a_line(tmp_path):
+    asked = QUESTIONS[0]
+    line = json.dumps({"question_id": asked.question_id, "answer": "a\u2028b\u0085c"}, ensure_ascii=False)
+    status, out = score(tmp_path, [line + "\r"])
+    assert status == 0
+    answers = [json.loads(one) for one in (out / "mem0/questions.jsonl").read_text().split("\n")[:-1]]
+    assert (
+        next(one["answer"] for one in answers if one["question_id"] == asked.question_id) == "a\u2028b\u0085c"
+    )
+
+
 def test_rankings_without_answers_have_recall_and_no_score(tmp_path):
     asked = next(q for q in QUESTIONS if len(q.evidence) == 2)
     line = {"question_id": asked.question_id, "ranking": [asked.evidence[0]]}
@@ -56,6 +67,7 @@ def test_rankings_without_answers_have_recall_and_no_score(tmp_path):
     assert found["recall"]["10"] == 0.5
     assert found["locomo_f1"]["all"]["value"] is None
     assert found["diagnosis"]["all"]["wrong"] == 0
+    assert found["unscored"] == 0  # there is no answer that a judge could score
 
 
 def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):

@@ -161,6 +161,8 @@ def test_scoring_settings_name_the_metric_and_the_programs_settings():
     assert scoring_settings(unused_judge) == settings
     judged = scoring_settings(TrainConfig(answer_metric="mix", judge_model="openai/judge", rubric="lenient"))
     assert (judged["answer_metric"], judged["judge"], judged["rubric"]) == ("mix", "openai/judge", "lenient")
+    assert scoring_settings(TrainConfig(answerable_only=True))["answerable_only"] is True
+    assert settings["answerable_only"] is False  # of runs that do not say, too
 
 
 def test_a_judge_that_is_named_is_asked_and_that_is_said():

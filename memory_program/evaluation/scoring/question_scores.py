@@ -78,6 +78,11 @@ class ScoredQuestion:
         return self.record is not None and self.record.answer.outcome is Outcome.OK
 
     @property
+    def needs_judge(self) -> bool:
+        """True if there is an answer whose benchmark only a judge can score, and it has no score."""
+        return self.is_answered and self.locomo_f1 is None and self.question.benchmark.has_own_score
+
+    @property
     def is_headline(self) -> bool:
         """True if the question counts for the headline score."""
         return self.question.is_headline
@@ -280,7 +285,7 @@ def summarize_system(
         "earlier_state": resampling.mean_interval(earlier, _locomo_f1, "earlier_state"),
         "set_f1": resampling.mean_interval(scored, lambda item: item.set_f1, "set_f1"),
         "bleu1": mean_by_category(scored, lambda item: item.bleu1, resampling, "bleu1"),
-        "unscored": sum(item.is_answered and item.locomo_f1 is None for item in scored),
+        "unscored": sum(item.needs_judge for item in scored),
         "judge": summarize_verdicts(scored, resampling),
         "recall": {key: interval["value"] for key, interval in recalls.items()},
         "recall_intervals": recalls,

@@ -114,7 +114,7 @@ def check_affordable(
         ConfigError: there is a limit, and a model with an unknown price.
         BudgetExceededError: the estimate is over the limit.
     """
-    if max_cost_usd is None:
+    if max_cost_usd is None or not estimates:  # a finished run is reported, whatever it has cost
         return
     unpriced = sorted({estimate.model for estimate in estimates if estimate.cost_usd is None})
     if unpriced:
