@@ -8,7 +8,7 @@ from locomo.types import Conversation, Question
 def questions_by_session(conversation: Conversation) -> dict[str, list[Question]]:
     """Map each session to the questions whose last evidence turn lies in it, in the order of the file.
 
-    A question without evidence belongs to no session; ``questions_without_evidence`` lists those.
+    A question without evidence belongs to no session.
     """
     session_of = {turn.turn_id: session for session in conversation.sessions for turn in session.turns}
     placed: dict[str, list[Question]] = {session.session_id: [] for session in conversation.sessions}
@@ -17,11 +17,6 @@ def questions_by_session(conversation: Conversation) -> dict[str, list[Question]
             last = max((session_of[turn_id] for turn_id in question.evidence), key=lambda s: s.number)
             placed[last.session_id].append(question)
     return placed
-
-
-def questions_without_evidence(conversation: Conversation) -> list[Question]:
-    """List the questions without evidence: it is unknown which session they depend on."""
-    return [question for question in conversation.questions if not question.evidence]
 
 
 def truncate_conversation(conversation: Conversation, sessions: int) -> Conversation:

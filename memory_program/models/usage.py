@@ -71,11 +71,6 @@ class Usage:
     unpriced_calls: int = 0
     saved_usd: float = 0.0
 
-    @property
-    def cached_share(self) -> float | None:
-        """The share of the input tokens that came from the prompt cache; None without input tokens."""
-        return self.cached_tokens / self.input_tokens if self.input_tokens else None
-
     def __add__(self, other: "Usage") -> "Usage":
         sums: dict[str, Any] = {}  # Any: whole numbers and dollars
         for name in self.__slots__:

@@ -37,11 +37,6 @@ class Episode:
         """The identity as one string, for example ``conv-26/session_7``."""
         return f"{self.conversation.conversation_id}/{self.session.session_id}"
 
-    @property
-    def depth(self) -> int:
-        """The number of sessions before this one."""
-        return len(self.before.sessions)
-
 
 def memory_namespace(conversation: Conversation, *written_with: object) -> str:
     """Name the memory of a conversation by a hash of everything that it depends on.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from locomo.locomo import load_locomo, read_dataset
-from locomo.sessions import questions_by_session, questions_without_evidence, truncate_conversation
+from locomo.sessions import questions_by_session, truncate_conversation
 from locomo.splits import select_split
 from locomo.types import Category, Conversation, Question, Session
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
@@ -63,10 +63,8 @@ def test_the_last_session_has_the_highest_number() -> None:
 
 
 def test_a_question_without_evidence_belongs_to_no_session() -> None:
-    nowhere = asked(0)
-    conversation = talk(nowhere, asked(1, "D2:1"))
+    conversation = talk(asked(0), asked(1, "D2:1"))
     assert placed_ids(conversation) == {"session_1": [], "session_2": [1], "session_3": []}
-    assert questions_without_evidence(conversation) == [nowhere]
 
 
 def test_a_truncated_conversation_keeps_its_answerable_questions() -> None:
@@ -160,7 +158,7 @@ def test_each_session_with_questions_makes_an_episode(conversation: Conversation
     spaces = roll_in(NoteTaking(), conversation, store, "talk")
     episodes = make_episodes(conversation, spaces, max_questions=5, rng=random.Random(0))
     assert [episode.episode_id for episode in episodes] == [f"talk-1/session_{n}" for n in (1, 2, 3, 4)]
-    assert [episode.depth for episode in episodes] == [0, 1, 2, 3]
+    assert [len(episode.before.sessions) for episode in episodes] == [0, 1, 2, 3]
     assert [len(episode.questions) for episode in episodes] == [3, 2, 2, 2]
     for episode in episodes:
         here = {turn.turn_id for turn in episode.session.turns}
@@ -215,5 +213,5 @@ def test_locomos_training_questions_follow_their_evidence(locomo_path: Path) -> 
                 numbers = [int(turn_id[1:].partition(":")[0]) for turn_id in question.evidence]
                 assert max(numbers) == here.number
                 placed += 1
-        unplaced_count += len(questions_without_evidence(conversation))
+        unplaced_count += sum(not question.evidence for question in conversation.questions)
     assert (placed, unplaced_count) == (1155, 2)

@@ -111,12 +111,11 @@ def test_cached_input_tokens_are_cheaper() -> None:
     assert Price(1.0, 0.1, 10.0).saved_usd(40) == pytest.approx(40 - 4)
 
 
-def test_the_cached_share_is_of_input_tokens() -> None:
+def test_usage_is_added_up() -> None:
     both = Usage(input_tokens=100, cached_tokens=40, output_tokens=50, saved_usd=0.5) + Usage(
         input_tokens=100, saved_usd=0.25
     )
-    assert (both.cached_share, both.saved_usd) == (0.2, 0.75)
-    assert Usage(calls=1).cached_share is None
+    assert (both.input_tokens, both.cached_tokens, both.saved_usd) == (200, 40, 0.75)
 
 
 def test_prices_are_read_without_importing_litellm() -> None:
