@@ -234,7 +234,11 @@ def _chat_sessions(context: JsonAt, text: str) -> Iterator[Session]:
         for message in session.elements("message"):
             message.reject_unknown(("role", "content", "has_answer"))
             role = message.required("role").name()
-            if said := message.required("content").text():
+            content = message.required("content")
+            if not isinstance(content.value, str):
+                raise content.wrong_type("a string")
+            # the context has it as an escape, so that it is a character only now
+            if said := INVALID_CHARACTERS.sub("", content.value).strip():
                 turns.append(Turn(f"D{number + 1}:{len(turns) + 1}", role, said))
         if turns:
             number += 1

@@ -14,8 +14,10 @@ from locomo.prompt_markers import escape_prompt_markers
 from locomo.thinking import strip_thinking
 from locomo.types import Question
 
+_MARKS = r"(?:(?!-\d)[\W_])*"  # a minus sign belongs to the number
 _NUMBER = re.compile(
-    r"[\W_]*(?:(?:the )?(?:final )?(?:verdict|score|line|number)\W*(?:is )?\W*)?(\d+(?:\.\d+)?)\W*",
+    rf"{_MARKS}(?:(?:the )?(?:final )?(?:verdict|score|line|number){_MARKS}(?:is )?{_MARKS})?"
+    r"(-?\d+(?:\.\d+)?)\W*",
     re.IGNORECASE,
 )
 

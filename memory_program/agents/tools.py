@@ -24,12 +24,17 @@ from memory_program.agents.memory_lines import format_with_date, render_memories
 from memory_program.bank.dates.date_span import add_words_of_time, format_day
 from memory_program.bank.dates.resolve import find_dates, resolve_date_span
 from memory_program.bank.diversity import select_diverse
-from memory_program.bank.memory import MEMORY_KINDS, Draft, Memory, MemoryKind, Operation, Provenance
+from memory_program.bank.memory import (
+    MEMORY_KINDS,
+    MEMORY_LIMIT_CHARS,
+    Draft,
+    Memory,
+    MemoryKind,
+    Operation,
+    Provenance,
+)
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import MemoryOperationError
-
-MEMORY_LIMIT_CHARS = 2000
-"""The longest text of one memory. A memory is a fact, not a transcript."""
 
 DATE_LIMIT_CHARS = 100
 """The longest expression of time that is parsed."""

@@ -21,6 +21,7 @@ from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
+from memory_program.bank.turn_buffer import SessionRule, TurnBuffer
 from memory_program.core.command_line import run_script
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.core.json_files import read_json_file
@@ -57,9 +58,11 @@ def show(
         flag = f"version={version}" if as_of is None else f"as_of={as_of}"
         raise ConfigError(f"{flag} is of one bank: name it with --namespace")
     with BankStore.open_existing(_check_no_password(db)) as store:
-        for name in store.namespaces():
+        waiting = _waiting_turns(store)
+        for name in sorted({*store.namespaces(), *waiting}):
             bank = store.bank(name)
-            _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}")
+            queued = f"  waiting turns: {waiting[name]}" if name in waiting else ""
+            _print_line(f"{name}  version: {bank.version}  memories: {len(bank)}{queued}")
 
 
 def search(
@@ -104,17 +107,20 @@ def diff(
 def undo(
     db: Db,
     namespace: Namespace,
-    count: Annotated[int, arg(help="Number of operations to undo.")] = 1,
+    count: Annotated[int | None, arg(help="Number of operations to undo, if not those of a change.")] = None,
 ) -> None:
-    """Undo the last operations of a bank.
+    """Undo the last change of a bank: all that one session, import or request wrote.
 
     A session with any undone operation counts as not ingested. Undone operations stay in the database,
     marked as retracted.
     """
-    bank = _load_bank(db, namespace)
-    shorter = bank.undo(count)
-    with BankStore.open_existing(db) as store:
-        store.rewind(namespace, shorter.version)
+    with BankStore.open_existing(_check_no_password(db)) as store:
+        space = store.load(namespace)
+        if not space.revision:
+            raise _unknown_namespace(namespace)
+        bank = space.bank
+        shorter = bank.at(bank.version_before_last_change()) if count is None else bank.undo(count)
+        store.rewind(namespace, shorter.version, loaded=space.revision)
     for operation in reversed(bank.operations(since=shorter.version)):
         _print_operation(operation, bank.get)
     _print_line(f"{namespace} is at version {shorter.version} again")
@@ -139,12 +145,13 @@ def export_file(
 ) -> None:
     """Export a bank to a file.
 
-    A .json file has all of it: operations, history and sessions. A .md file has the live memories, to read
-    and to edit: import applies the edits.
+    A .json file has all that was written: operations, history and sessions. A .md file has the live
+    memories, to read and to edit: import applies the edits. Neither has turns that still wait for a server.
     """
     check_output_file(out, "out")
     with BankStore.open_existing(_check_no_password(db)) as store:
-        if namespace not in store.namespaces():
+        waiting = _waiting_turns(store).get(namespace, 0)
+        if namespace not in store.namespaces() and not waiting:
             raise _unknown_namespace(namespace)
         space = store.load(namespace)
     if out.suffix == ".md":
@@ -160,6 +167,11 @@ def export_file(
             f"out={out.as_posix()!r} cannot be written ({error.strerror}): name another file"
         ) from error
     _print_line(f"{out}  {summary}")
+    if waiting:
+        _print_line(
+            f"not in the file: {waiting:,} turns that wait to be written; let memory-program serve write "
+            "them, then export again"
+        )
 
 
 def import_file(
@@ -246,6 +258,11 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_p
 def _check_no_password(db: str) -> str:
     """Check that a URL has no password in it, which a list of processes would show."""
     return reject_password("db", DATABASE_PASSWORD_SOURCE, db)
+
+
+def _waiting_turns(store: BankStore) -> dict[str, int]:
+    """Count the turns that wait for a server to write them, by namespace."""
+    return {one.namespace: one.turns for one in TurnBuffer(store.database, SessionRule()).waiting()}
 
 
 def _load_bank(db: str, namespace: str, as_of: date | None = None) -> MemoryBank:

@@ -170,6 +170,21 @@ class MemoryBank:
             )
         return self.at(self.version - count)
 
+    def version_before_last_change(self) -> int:
+        """Return the version before the last change: all that one session, import or request wrote.
+
+        Raises:
+            MemoryOperationError: the bank is empty.
+        """
+        operations = self.operations()
+        if not operations:
+            raise MemoryOperationError("the bank is empty: there is nothing to undo")
+        last = operations[-1].provenance.session_id
+        count = 1
+        while last and count < len(operations) and operations[-count - 1].provenance.session_id == last:
+            count += 1
+        return self.version - count
+
     @classmethod
     def replay(cls, namespace: str, operations: Iterable[Operation]) -> "MemoryBank":
         """Fold a log into a bank."""

@@ -10,7 +10,7 @@ from datetime import date
 from hashlib import sha256
 
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
+from memory_program.bank.memory import MEMORY_KINDS, MEMORY_LIMIT_CHARS, Draft, MemoryKind, Provenance
 from memory_program.core.errors import StoreError
 
 _MARK = re.compile(r"<!-- memory-program bank, version (\d{1,18}), state ([0-9a-f]{16}), namespace (.+) -->")
@@ -187,6 +187,11 @@ def _read_memory(number: int, line: str, kind: MemoryKind) -> _Line:
         raise StoreError(
             f"line {number}: {line!r:.80} is no memory: write '- [2024-05-06] Text.' in one line, with or "
             "without the date, and keep the comment of an exported line"
+        )
+    if len(text) > MEMORY_LIMIT_CHARS:
+        raise StoreError(
+            f"line {number}: {len(text):,} characters, and a memory holds at most {MEMORY_LIMIT_CHARS:,}: "
+            "split it"
         )
     try:
         day = date.fromisoformat(item[1]) if item[1] else None

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Table, delete, select
 
 from memory_program.bank.db_engine import Database, check_database_exists
 from memory_program.bank.db_schema import NAMESPACES, OPERATIONS, SESSIONS, TURNS
+from memory_program.bank.rows import keep_deleted_revision, read_revision
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
 _CAPTIONS = frozenset({"caption", "image_query"})
@@ -81,6 +82,7 @@ def forget_namespace(
     database = Database(url, _BUSY_TIMEOUT_S)
     try:
         with database.writing() as connection:
+            keep_deleted_revision(connection, read_revision(connection, namespace))
             tables = [table for table in NAMESPACES.metadata.sorted_tables if "namespace" in table.c]
             found = {
                 table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount

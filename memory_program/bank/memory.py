@@ -39,6 +39,10 @@ class OperationKind(StrEnum):
     EDIT_CORE = "edit_core"
 
 
+MEMORY_LIMIT_CHARS = 2000
+"""The longest text of one memory. A memory is a fact, not a transcript."""
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """A memory before a bank has numbered it."""

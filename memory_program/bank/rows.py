@@ -36,8 +36,11 @@ def read_namespaces(connection: Connection) -> list[str]:
     return sorted(connection.scalars(select(NAMESPACES.c.name)))
 
 
+_DELETED_REVISION = "deleted_revision"  # the largest of a namespace that was deleted
+
+
 def read_revision(connection: Connection, namespace: str) -> int:
-    """Read how often a namespace was written: 0 for a new one."""
+    """Read the revision of a namespace, which rises with every write: 0 for a new one."""
     return connection.scalar(_REVISION, {"name": namespace}) or 0
 
 
@@ -158,21 +161,37 @@ def read_notes(connection: Connection, prefix: str) -> dict[str, str]:
 # -- writing -------------------------------------------------------------------------------------
 
 
-def advance_revision(connection: Connection, namespace: str, revision: int) -> None:
-    """Move a namespace from the revision that was loaded (0 if it was new) to the next.
+def advance_revision(connection: Connection, namespace: str, revision: int) -> int:
+    """Move a namespace from the revision that was loaded (0 if it was new) to the next, and return that.
+
+    A new namespace begins above the revisions of all that were deleted: whoever still holds a deleted one
+    under the same name can neither take it for the new one nor save it.
 
     Raises:
         ConflictError: it is at another revision.
     """
     if revision == 0:
+        first = _read_last_deleted_revision(connection) + 1
         try:
-            connection.execute(insert(NAMESPACES), {"name": namespace, "revision": 1})
+            connection.execute(insert(NAMESPACES), {"name": namespace, "revision": first})
         except IntegrityError as error:
             raise ConflictError(_conflict_message(namespace, "before it was first saved")) from error
-        return
+        return first
     loaded = (NAMESPACES.c.name == namespace, NAMESPACES.c.revision == revision)
     if connection.execute(update(NAMESPACES).where(*loaded).values(revision=revision + 1)).rowcount != 1:
         raise ConflictError(_conflict_message(namespace, f"revision {revision}"))
+    return revision + 1
+
+
+def keep_deleted_revision(connection: Connection, revision: int) -> None:
+    """Record the revision of a namespace that is deleted; see ``advance_revision``."""
+    if revision > _read_last_deleted_revision(connection):
+        connection.execute(delete(META).where(META.c.key == _DELETED_REVISION))
+        connection.execute(insert(META), {"key": _DELETED_REVISION, "value": str(revision)})
+
+
+def _read_last_deleted_revision(connection: Connection) -> int:
+    return int(connection.scalar(select(META.c.value).where(META.c.key == _DELETED_REVISION)) or 0)
 
 
 def increment_revision(connection: Connection, namespace: str) -> int | None:
@@ -184,16 +203,21 @@ def increment_revision(connection: Connection, namespace: str) -> int | None:
 def mark_retracted(
     connection: Connection, namespace: str, version: int, revision: int, *, position: int | None = None
 ) -> None:
-    """Mark the operations after a version, and the sessions ingested after it, as retracted.
+    """Mark the operations after a version, and the sessions that made any of them, as retracted.
 
-    With a ``position``, the sessions from that position on are retracted: a session without operations has
-    the same version as the session before it.
+    Sessions without such an operation stay. With a ``position``, all sessions from that position on are
+    retracted.
     """
-    is_later = SESSIONS.c.version > version if position is None else SESSIONS.c.position >= position
+    is_later = SESSIONS.c.position >= (0 if position is None else position)
+    if position is None:
+        undone = read_operations(connection, namespace, since=version)
+        is_later = SESSIONS.c.session_id.in_({operation.provenance.session_id for operation in undone})
     for table, later in ((OPERATIONS, OPERATIONS.c.version > version), (SESSIONS, is_later)):
         connection.execute(
             update(table).where(*_not_retracted(table, namespace), later).values(retracted=revision)
         )
+    kept = update(SESSIONS).where(*_not_retracted(SESSIONS, namespace), SESSIONS.c.version > version)
+    connection.execute(kept.values(version=version))
     connection.execute(
         delete(SNAPSHOTS).where(SNAPSHOTS.c.namespace == namespace, SNAPSHOTS.c.version > version)
     )
@@ -226,10 +250,13 @@ def insert_operations(connection: Connection, namespace: str, operations: Sequen
         connection.execute(insert(OPERATIONS), rows)
 
 
-def insert_sessions(
-    connection: Connection, namespace: str, sessions: Sequence[IngestedSession], first_position: int
-) -> None:
-    """Append sessions; the first one gets the given position."""
+def append_sessions(connection: Connection, namespace: str, sessions: Sequence[IngestedSession]) -> None:
+    """Append sessions after those that are not retracted."""
+    if not sessions:
+        return
+    query = select(func.max(SESSIONS.c.position)).where(*_not_retracted(SESSIONS, namespace))
+    last = connection.scalar(query)
+    first_position = 0 if last is None else last + 1
     rows = [
         {
             "namespace": namespace,
@@ -243,8 +270,7 @@ def insert_sessions(
         }
         for position, ingested in enumerate(sessions, start=first_position)
     ]
-    if rows:
-        connection.execute(insert(SESSIONS), rows)
+    connection.execute(insert(SESSIONS), rows)
 
 
 def insert_note(connection: Connection, key: str, value: str) -> None:

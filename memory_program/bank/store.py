@@ -123,7 +123,7 @@ class BankStore:
         self.database.close()
 
     def revision(self, namespace: str) -> int:
-        """Read how often a namespace was saved or rewound: a loaded space of this revision is up to date."""
+        """Read the revision of a namespace: a loaded space of this revision is up to date."""
         check_namespace(namespace)
         with self.database.reading() as connection:
             return rows.read_revision(connection, namespace)
@@ -206,11 +206,11 @@ class BankStore:
         with self.database.writing() as connection:
             new_sessions = rows.unsaved_sessions(connection, space.namespace, beyond)
             is_new = bool(operations or new_sessions or space.revision == 0)
+            revision = space.revision
             if is_new:
-                rows.advance_revision(connection, space.namespace, space.revision)
+                revision = rows.advance_revision(connection, space.namespace, revision)
                 rows.insert_operations(connection, space.namespace, operations)
-                first_position = len(sessions) - len(new_sessions)
-                rows.insert_sessions(connection, space.namespace, new_sessions, first_position)
+                rows.append_sessions(connection, space.namespace, new_sessions)
             if snapshot is not None:
                 rows.replace_snapshot(connection, space.namespace, bank.version, snapshot.to_parts())
             if dense is not None and vectors:
@@ -220,26 +220,38 @@ class BankStore:
             if also is not None:
                 also(connection)
         space.saved, space.saved_sessions = bank, frozenset(sessions)
-        space.revision += is_new
+        space.revision = revision
         if snapshot is not None:
             space.snapshot_version = bank.version
             space.bank.adopt_compacted(snapshot.state)
         if dense is not None:
             dense.mark_saved(list(vectors))
 
-    def rewind(self, namespace: str, version: int, also: Also | None = None) -> MemorySpace:
-        """Undo every operation after a version, and the sessions that were ingested after it.
+    def rewind(
+        self, namespace: str, version: int, also: Also | None = None, *, loaded: int | None = None
+    ) -> MemorySpace:
+        """Undo every operation after a version, and the sessions that made any of them.
 
         A session of which only the last operations are undone counts as not ingested. Undone operations stay
         in the database: see ``retracted``. ``also`` is called at the end of the transaction.
 
+        Args:
+            namespace: the name of the bank.
+            version: the number of operations to keep.
+            also: called with the connection.
+            loaded: the revision that was loaded; None rewinds any.
+
         Raises:
+            ConflictError: another writer saved the namespace since it was loaded; nothing was changed.
             MemoryOperationError: the bank has no such version; nothing was changed.
             StoreError: the namespace was never saved.
         """
         check_namespace(namespace)
         with self.database.writing() as connection:
-            revision = rows.increment_revision(connection, namespace)
+            if loaded is None:
+                revision = rows.increment_revision(connection, namespace)
+            else:
+                revision = rows.advance_revision(connection, namespace, loaded)
             if revision is None:
                 raise StoreError(
                     f"namespace {namespace!r} was never saved in {self.database.where}: "

@@ -122,6 +122,13 @@ class ServeConfig(Settings, init=False):
     def _check_models(self) -> Self:
         if self.model is None and (self.writer_model is None or self.reader_model is None):
             raise ConfigError("no model is named: give --model, or both --writer-model and --reader-model")
+        if self.doors.proxy and self.doors.upstream is None and self.api_base is None:
+            others = [name for name in (self.writer, self.reader) if not name.startswith("openai/")]
+            if others or self.writer_api_base or self.reader_api_base:
+                raise ConfigError(
+                    "the proxy would send the chat and the memories to OpenAI: name the API of the chat "
+                    "model with --upstream"
+                )
         return self
 
     @property

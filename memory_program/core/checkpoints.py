@@ -71,6 +71,8 @@ class CheckpointProgress:
     best_step: int = 0
     stale: int = 0
     """Validations since the best one."""
+    best_is_partial: bool = False
+    """True if the best validation lost too many questions: the next whole one replaces it."""
     samples: int = 0
     """Samples trained on."""
     api_calls: int = 0

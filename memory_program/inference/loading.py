@@ -3,7 +3,7 @@
 import json
 import warnings
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -333,11 +333,12 @@ def _kv_shape(source: str, network: PreTrainedModel) -> tuple[int, int, int]:
     def probe(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
         layers.append(layer)
         shapes.update((key.shape, value.shape))
-        return query.transpose(1, 2)
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
 
     if set(kinds) == {"DynamicLayer"}:
         token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
-        network(input_ids=token, use_cache=False, attention_pass=probe)
+        with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # an attention of another form
+            network(input_ids=token, use_cache=False, attention_pass=probe)
         if layers == list(range(len(kinds))) and len(shapes) == 1:
             _, heads, _, width = shapes.pop()
             return len(layers), heads, width

@@ -469,10 +469,12 @@ class _TrainingLoop:
                 )
             progress.stale += 1
             has_enough = found.lost <= _MAX_UNSCORED_SHARE * (found.questions + found.lost)
-            if progress.best_score is None or (
-                has_enough and found.score > progress.best_score + _MIN_IMPROVEMENT
+            best = progress.best_score
+            if best is None or (
+                has_enough and (progress.best_is_partial or found.score > best + _MIN_IMPROVEMENT)
             ):
                 progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
+                progress.best_is_partial = not has_enough
                 self._job.trainer.save_weights(self._state.best_weights_folder(progress.step))
         progress.validated_at = progress.step
         progress.seconds += watch.total_s

@@ -299,6 +299,15 @@ def test_a_validation_with_many_lost_questions_is_not_the_best(folder, tmp_path,
     assert [entry["best_step"] for entry in read_entries(tmp_path, "validation")] == [0, 0, 2]
 
 
+def test_a_whole_validation_replaces_a_best_one_that_lost_most_questions(folder, tmp_path, monkeypatch):
+    results = iter(ValidationResult(*r, {}) for r in ((1.0, 1, 19), (0.9, 1, 19), (0.6, 20, 0), (0.5, 20, 0)))
+    monkeypatch.setattr("memory_program.rl.grpo.validate_policy", lambda *_args, **_settings: next(results))
+    grpo(tmp_path, num_train_steps=3, val_every=1, group_size=2).compile(
+        student(folder), trainset=TRAIN, valset=VAL
+    )
+    assert [entry["best_step"] for entry in read_entries(tmp_path, "validation")] == [0, 0, 2, 2]
+
+
 def test_a_training_does_not_resume_from_changed_base_weights(folder, tmp_path):
     copied = Path(shutil.copytree(folder, tmp_path / "model"))
 

@@ -15,6 +15,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import (
+    DeepseekV2Config,
+    DeepseekV2ForCausalLM,
     MambaConfig,
     MambaForCausalLM,
     MistralConfig,
@@ -174,6 +176,18 @@ def test_a_model_with_its_own_attention_is_refused(folder: Path) -> None:
         StableLmConfig(**tiny, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2)
     ).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"StableLmForCausalLM\) attends in a way of its own.*vLLM"):
+        language_model(f"local:{folder}")
+
+
+def test_a_model_with_values_of_another_width_is_refused(folder: Path) -> None:
+    tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": None, "kv_lora_rank": 8}
+    widths = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
+    experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
+    sizes = {"intermediate_size": 32, "moe_intermediate_size": 16}
+    config = DeepseekV2Config(**tiny, **heads, **widths, **experts, **sizes)
+    DeepseekV2ForCausalLM(config).save_pretrained(folder)
+    with pytest.raises(ModelError, match=r"DeepseekV2ForCausalLM\) attends in a way of its own.*vLLM"):
         language_model(f"local:{folder}")
 
 

@@ -16,7 +16,7 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.cli import main
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.serve_config import ServeConfig
-from memory_program.core.errors import ConfigError
+from memory_program.core.errors import BusyError, ConfigError
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.serving.service.serve_command import (
     make_memory_app,
@@ -552,3 +552,31 @@ def test_killed_servers_keep_each_acknowledged_turn_once_and_in_order(tmp_path):
         toll = server_killed(tmp_path, slow.url, 2, random.Random(0))  # benchmarks/faults.py kills more often
     assert toll.strikes == 2
     assert toll.is_nothing, toll
+
+
+@pytest.mark.parametrize(
+    "models",
+    [
+        {"model": "local:folder"},
+        {"model": "anthropic/claude-haiku-4-5"},
+        {"model": "openai/a", "writer_model": "pocket"},
+        {"model": "openai/a", "reader_api_base": "http://127.0.0.1:8000/v1"},
+    ],
+)
+def test_a_proxy_sends_nothing_to_openai_unless_its_models_are_there(models):
+    with pytest.raises(ConfigError, match="to OpenAI: name the API of the chat model with --upstream"):
+        ServeConfig(proxy=True, **models)
+    assert ServeConfig(proxy=True, upstream="http://127.0.0.1:8000/v1", **models).doors.upstream
+    assert ServeConfig(proxy=True, model="openai/a").doors.upstream is None
+
+
+def test_messages_are_stored_once_though_nobody_could_wait_for_them(url, model, monkeypatch):
+    with served(url, model.url) as (address, parts):
+
+        def wait(namespace: str, timeout_s: float) -> bool:
+            raise BusyError("8 requests wait for the model: send this one again later")
+
+        monkeypatch.setattr(parts.service, "wait", wait)
+        added = httpx.post(f"{address}{API}/messages?wait=true", json={"messages": [PIP]})
+        assert (added.status_code, added.json()["added"], added.json()["written"]) == (202, 1, False)
+        assert [one.turns for one in parts.service.buffer.waiting()] == [1]

@@ -13,6 +13,7 @@ from datetime import timedelta
 import pytest
 
 from memory_program.bank.forgetting import forget_namespace
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import RequestKey, SessionRule, TurnBuffer
 from memory_program.core.errors import (
@@ -245,6 +246,25 @@ def test_a_session_that_the_model_never_takes_does_not_block_its_namespace(url):
         assert (service.writer.counts.written, service.writer.counts.incomplete) == (2, 1)
 
 
+def test_a_session_after_a_long_outage_is_complete_and_is_still_tried(url):
+    broken = threading.Event()
+    broken.set()
+    with (
+        ModelServer(
+            lambda p, n: Behaviour.SERVER_ERROR if broken.is_set() else Behaviour.COMPETENT
+        ) as server,
+        running(url, server.url, pace=replace(QUICK, most_tries=3)) as service,
+    ):
+        service.writer._tries["ana"] = 5000  # days of tries
+        service.add("ana", [said("I adopted a dog called Pip in Oslo.")], ends=True)
+        while service.writer.counts.failed < 5:
+            assert not service.wait("ana", 0.2)
+        broken.clear()
+        assert service.wait("ana", 10)
+        assert (service.writer.counts.written, service.writer.counts.incomplete) == (1, 0)
+        assert service.writer.busy == 0
+
+
 def test_a_graceful_stop_loses_nothing(url):
     with ModelServer(latency_s=0.2) as slow:
         with running(url, slow.url, SessionRule(max_turns=1)) as service:
@@ -352,6 +372,33 @@ def test_a_memory_is_corrected_forgotten_and_brought_back(told):
     assert texts(told, "ana") == []
     with pytest.raises(MemoryOperationError, match="nothing to undo"):
         told.undo("ana")
+
+
+def test_a_memory_is_not_replaced_by_a_text_that_no_reader_could_be_shown(told):
+    before = texts(told, "ana")
+    with pytest.raises(MemoryOperationError, match="text has 2,001 characters: a memory holds at most 2,000"):
+        told.correct("ana", told.bank("ana").live()[0].memory_id, "x" * 2001)
+    assert texts(told, "ana") == before
+
+
+def test_an_undo_never_undoes_what_another_server_has_just_written(told, url):
+    original = told.store.rewind
+
+    def rewind(namespace, *arguments, **settings):
+        told.store.rewind = original
+        with BankStore(url) as other:
+            space = other.load(namespace)
+            space.bank.create(
+                [Draft("Mara has a cat.", MemoryKind.SEMANTIC)], Provenance("other", "request_1")
+            )
+            other.save(space)
+        return original(namespace, *arguments, **settings)
+
+    before = texts(told, "ana")
+    told.store.rewind = rewind
+    undone = told.undo("ana")  # the newest change is now the other server's
+    assert [one["created"][0]["text"] for one in undone.operations] == ["Mara has a cat."]
+    assert texts(told, "ana") == before
 
 
 def test_an_unknown_memory_changes_nothing(told):

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.record_json import space_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
+from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
 from tests.conversations import session
 
 NAME = "f00/talk-1"
@@ -113,6 +114,24 @@ def test_undo_is_durable_and_prints_the_undone_operations(run, db):
         assert [memory.memory_id for memory in space.bank.live()] == ["m1", "m2"]
         assert list(space.sessions) == ["session_1"]
         assert len(store.retracted(NAME)) == 2
+
+
+def test_undo_takes_back_the_last_change_as_the_server_does(run, db):
+    assert run("undo", "--namespace", NAME)[-1] == f"{NAME} is at version 1 again"
+    with BankStore.open_existing(db) as store:
+        assert list(store.load(NAME).sessions) == ["session_1"]
+
+
+def test_turns_that_wait_are_listed_and_missed_in_an_export(run, db, tmp_path):
+    with BankStore(db) as store:
+        said = SpokenTurn("Mara", "I sold the boat.", "user", datetime(2023, 5, 9, tzinfo=UTC))
+        for name in (NAME, "new"):
+            TurnBuffer(store.database, SessionRule()).add(name, [said])
+    listed = [line.partition("memories: ")[2] for line in run("list")]
+    assert listed == ["2  waiting turns: 1", "0  waiting turns: 1"]
+    for name in (NAME, "new"):
+        told = run("export", "--namespace", name, "--out", str(tmp_path / "bank.json"))
+        assert told[1].startswith("not in the file: 1 turns that wait to be written")
 
 
 def test_an_export_is_imported_unchanged(run, db, tmp_path, capsys):

@@ -8,7 +8,7 @@ from file_server import served
 from memoryagentbench_samples import ROWS, make_row, write_memoryagentbench
 
 from locomo.benchmark_errors import DatasetError, ScoringError
-from locomo.judge.rubrics import Grading, select_grading
+from locomo.judge.rubrics import Grading, Rubric, Verdict, select_grading
 from locomo.memoryagentbench import load_memoryagentbench, split_into_sessions
 from locomo.memoryagentbench_metrics import (
     answer_part,
@@ -20,7 +20,11 @@ from locomo.memoryagentbench_metrics import (
 )
 from locomo.types import Competency
 from locomo.types import MemoryAgentBenchTask as Task
+from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.cli import main
+from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
+from memory_program.evaluation.scoring.question_scores import score_question
+from memory_program.models.usage import Usage
 
 
 def test_rows_become_conversations_with_the_right_answers(tmp_path):
@@ -41,6 +45,26 @@ def test_rows_become_conversations_with_the_right_answers(tmp_path):
         datetime(2023, 5, 30, 23, 32, tzinfo=UTC),
         "Ann is in Oslo.",
     )
+
+
+def test_an_odd_character_of_a_chat_is_left_out(tmp_path):
+    said = [{"role": "user", "content": "Ann \0is in \ud800Oslo."}, {"role": "user", "content": "\0"}]
+    row = {**ROWS[4], "context": ascii(["Chat Time: 2023/05/30 (Tue) 23:32", said])}
+    (talk,) = load_memoryagentbench(write_memoryagentbench(tmp_path, row)).conversations
+    assert [turn.text for turn in talk.sessions[0].turns] == ["Ann is in Oslo."]
+
+
+def test_a_chat_has_the_verdict_of_the_first_rubric_alone(tmp_path):
+    chat = load_memoryagentbench(write_memoryagentbench(tmp_path)).conversations[4].questions[0]
+    answer = AnswerRecord("", chat.question_id, Answer("In Rome"), Usage(), 0.0)
+
+    def judged(verdict):
+        return JudgeRecord("", chat.question_id, Rubric.LENIENT, verdict, Outcome.OK, "", Usage(), 0.0)
+
+    unparsed, wrong = judged(Verdict.UNPARSED), judged(Verdict.WRONG)
+    scored = score_question(chat, answer, {"lenient": unparsed, "strict": wrong})
+    assert (scored.locomo_f1, scored.needs_judge) == (None, True)
+    assert score_question(chat, answer, {"lenient": wrong, "strict": unparsed}).locomo_f1 == 0.0
 
 
 def test_every_task_has_a_competency():

@@ -56,6 +56,10 @@ def test_the_prompt_is_the_one_that_was_agreed_on(asked, grading):
         ("statement", "CORRECT", None),
         ("event", "2", 2.0),  # of two lines that say something
         ("event", "3", None),
+        ("event", "-1", None),  # no line
+        ("statement", "Score: -1", None),
+        ("key-points", "**-1**", None),
+        ("statement", "- 0.5", 0.5),  # an item of a list
         ("event", "0.5", None),
         ("fluency", "1", 1.0),
         ("fluency", "0.5", None),

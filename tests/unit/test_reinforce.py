@@ -488,3 +488,19 @@ def test_half_precision_weights_are_trained_by_adapters_only(folder):
 def test_an_unknown_setting_is_named():
     with pytest.raises(ConfigError, match="unknown setting 'lora_rank'"):
         ReinforceSettings(lora_rank=3)
+
+
+def test_adapters_of_an_earlier_training_are_not_dropped_in_silence(folder: Path, caplog):
+    first = trainer(folder, tuning="lora")
+    assert "adapters of an earlier training" not in caplog.text
+    LocalTrainer(first.engine, first.settings)
+    assert "has adapters of an earlier training in this process. They are dropped" in caplog.text
+
+
+def test_a_sampler_gets_the_adapter_of_every_step(folder: Path, monkeypatch):
+    published: list[int] = []
+    monkeypatch.setattr(LocalTrainer, "_publish", lambda self: published.append(self.steps))
+    learner = trainer(folder, tuning="lora")
+    learner.sft_step([Sample(PROMPT, GOOD, 1.0)])
+    learner.policy_gradient_step(SAMPLES)
+    assert published == [0, 1, 2]

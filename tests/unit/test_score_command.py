@@ -70,6 +70,15 @@ def test_rankings_without_answers_have_recall_and_no_score(tmp_path):
     assert found["unscored"] == 0  # there is no answer that a judge could score
 
 
+def test_a_ranking_of_sessions_has_no_recall_of_turns(tmp_path):
+    asked = next(q for q in QUESTIONS if len(q.evidence) == 1)
+    line = {"question_id": asked.question_id, "ranking": [asked.evidence[0].partition(":")[0]]}
+    found = json.loads((score(tmp_path, [line])[1] / "results.json").read_text())["systems"]["mem0"]
+    assert found["recall"]["10"] is None
+    assert found["retrieval"]["session/recall/5"]["value"] == 1.0
+    assert found["retrieval"]["turn/recall/5"]["value"] is None
+
+
 def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):
     timed, untimed = ({"question_id": q.question_id, "answer": "x"} for q in QUESTIONS[:2])
     found = json.loads(

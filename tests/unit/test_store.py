@@ -18,6 +18,7 @@ from sqlalchemy import create_engine, make_url, text
 
 from locomo.types import Session, Turn
 from memory_program.bank.dense import DenseIndex
+from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
 from memory_program.bank.snapshot import Snapshot
@@ -318,6 +319,50 @@ def test_a_partly_rewound_session_counts_as_not_ingested(store: BankStore) -> No
     rewound = store.rewind("test", 3)
     assert list(rewound.sessions) == ["session_1"]
     assert texts(rewound) == ["one of 1", "two of 1", "one of 2"]
+
+
+def test_a_rewind_keeps_later_sessions_that_wrote_nothing(store: BankStore) -> None:
+    space = space_of_three_sessions(store)
+    by_user = Provenance("user", "request_1")
+    space.bank.create([Draft("an edit by a user", MemoryKind.SEMANTIC)], by_user)
+    remember(space, 4)
+    store.save(space)
+    rewound = store.rewind("test", 6)
+    assert list(rewound.sessions) == ["session_1", "session_2", "session_3", "session_4"]
+    assert "an edit by a user" not in texts(rewound)
+    rewound = store.rewind("test", 3)  # the second and third session wrote what is undone
+    assert list(rewound.sessions) == ["session_1", "session_4"]
+    assert rewound.sessions["session_4"].version == 3
+    remember(rewound, 5, "one of 5")
+    store.save(rewound)
+    assert list(store.load("test").sessions) == ["session_1", "session_4", "session_5"]
+    assert_same(store.load("test"), rewound)
+
+
+def test_a_rewind_of_what_another_writer_has_changed_is_refused(store: BankStore) -> None:
+    space = space_of_three_sessions(store)
+    loaded = space.revision
+    remember(space, 4, "one of 4")
+    store.save(space)
+    with pytest.raises(ConflictError):
+        store.rewind("test", 4, loaded=loaded)
+    assert "one of 4" in texts(store.load("test"))
+    assert list(store.rewind("test", 6, loaded=space.revision).sessions)[-1] == "session_3"
+
+
+def test_a_deleted_namespace_is_never_taken_for_a_new_one_of_its_name(store_url: str) -> None:
+    with BankStore(store_url) as store:
+        held = space_of_three_sessions(store)
+        forget_namespace(store_url, "test")
+        new = store.load("test")
+        for number in range(1, 6):
+            remember(new, number, f"new {number}")
+            store.save(new)
+            assert store.revision("test") == new.revision > held.revision
+        remember(held, 4, "too late")
+        with pytest.raises(ConflictError):
+            store.save(held)
+        assert store.load("another").revision == 0
 
 
 def test_a_writer_that_loaded_before_a_rewind_is_refused(store: BankStore) -> None:

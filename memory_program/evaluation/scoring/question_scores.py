@@ -40,7 +40,7 @@ from locomo.unspaced_scripts import separate_characters
 from memory_program.bank.outcomes import Outcome, ReplyCounts
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
-from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, retrieval_scores
+from memory_program.evaluation.scoring.recall import RETRIEVAL_KEYS, ranks_sessions, retrieval_scores
 from memory_program.evaluation.scoring.stage_failures import answer_failures, build_failures, judge_failures
 from memory_program.models.usage import Usage
 
@@ -127,7 +127,7 @@ def score_question(
     answerable = gold if question.is_answerable else None
     evidence, ranked = question.evidence, record.answer.ranked
     recall: dict[str, float] | None = None
-    if evidence and ranked is not None:
+    if evidence and ranked is not None and not ranks_sessions(question, ranked):
         sources, tokens = [item.sources for item in ranked], [item.tokens for item in ranked]
         recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
         recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
@@ -160,9 +160,9 @@ def _own_score(
     kind = question.category
     if isinstance(kind, MemoryAgentBenchTask):
         score = memoryagentbench_score(kind, prediction, question.golds, question.movies)
-        verdicts = (_record_score(judgement) for judgement in judgements.values())
         if kind is not MemoryAgentBenchTask.SUMMARIZATION:
-            return score if score is not None else next((v for v in verdicts if v is not None), None)
+            judgement = next(iter(judgements.values()), None)  # of the first rubric: others are other scores
+            return score if score is not None else _record_score(judgement)
     values = [record.value for record in nuggets if record is not None and record.value is not None]
     return nugget_score(question, prediction, values) if values and len(values) == len(nuggets) else None
 

@@ -10,6 +10,13 @@ RETRIEVAL_CUTOFFS = (5, 10, 50)
 """The cut-offs k that LongMemEval prints."""
 
 
+def ranks_sessions(question: Question, ranked: Sequence[RankedItem]) -> bool:
+    """Tell if a ranking names sessions and no turn, so that it has no recall of turns."""
+    sources = {source for item in ranked for source in item.sources}
+    has_turns = all(evidence_group(turn_id) != turn_id for turn_id in question.evidence)
+    return has_turns and bool(sources) and all(evidence_group(source) == source for source in sources)
+
+
 def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) -> Mapping[str, float] | None:
     """Score the ranking of one question; None where there is no ranking, or no evidence.
 
@@ -27,6 +34,8 @@ def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) ->
         "turn": (question.evidence, turns),
         "session": (question.evidence_groups, list(dict.fromkeys(map(evidence_group, turns)))),
     }
+    if ranks_sessions(question, ranked):
+        del grains["turn"]
     scores: dict[str, float] = {}
     for grain, (evidence, ranking) in grains.items():
         for k in RETRIEVAL_CUTOFFS if evidence else ():

@@ -91,6 +91,11 @@ def write_model(
     with silence_transformers():
         if adapted is not None:
             save_adapter(adapted, source, folder / "adapter")
-            network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
+            device = network.device
+            try:
+                adapted.to("cpu")  # a second model may not fit on a GPU beside the first one
+                network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
+            finally:
+                adapted.to(device)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -5,6 +5,7 @@ One step packs the samples (``packing.py``), computes the clipped objective of t
 next samples come from the updated policy without a copy.
 """
 
+import logging
 import math
 import time
 import warnings
@@ -18,6 +19,7 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel, get_peft_model
+from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -37,6 +39,8 @@ from memory_program.rl.trainer.objective import (
 )
 from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
 from memory_program.rl.trainer.token_scores import TokenScorer
+
+_logger = logging.getLogger(__name__)
 
 _STATE = "state.pt"
 _WEIGHTS = "weights.safetensors"
@@ -144,6 +148,12 @@ class LocalTrainer:
         self._reference: PreTrainedModel | None = None
         self._adapted: PeftModel | None = None
         if settings.optimizer.tuning == "lora":
+            if any(isinstance(module, BaseTunerLayer) for module in network.modules()):
+                _logger.warning(
+                    "%s has adapters of an earlier training in this process. They are dropped, and training "
+                    "begins from the base or its checkpoint: to train on, load the folder of the result",
+                    engine.settings.source,
+                )
             old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # PEFT uses them
             with engine.updating(), old_names:
                 self._adapted = get_peft_model(
@@ -255,7 +265,8 @@ class LocalTrainer:
                 sums.loss += float(loss.detach())
             sums.grad_norm = self._optimizer_step(sums.loss)
             report = self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
-            return replace(report, entropy=None)
+        self._publish()
+        return replace(report, entropy=None)
 
     def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
         sequences = pack_samples(samples, filled_in(self.settings.optimizer.batch_tokens))

@@ -17,7 +17,14 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.forgetting import DeletedRows, forget_namespace
-from memory_program.bank.memory import Draft, MemoryKind, Operation, Provenance, operation_to_json
+from memory_program.bank.memory import (
+    MEMORY_LIMIT_CHARS,
+    Draft,
+    MemoryKind,
+    Operation,
+    Provenance,
+    operation_to_json,
+)
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
@@ -278,8 +285,12 @@ class MemoryService:
 
         Raises:
             UnknownMemoryError: no such memory is live.
-            MemoryOperationError: the text is empty.
+            MemoryOperationError: the text is empty, or too long for a memory.
         """
+        if len(text) > MEMORY_LIMIT_CHARS:
+            raise MemoryOperationError(
+                f"text has {len(text):,} characters: a memory holds at most {MEMORY_LIMIT_CHARS:,}"
+            )
 
         def change(bank: MemoryBank, by: Provenance) -> None:
             kind = bank.get(memory_id).kind
@@ -337,19 +348,29 @@ class MemoryService:
         Raises:
             MemoryOperationError: there is nothing to undo, or no such version.
         """
-        if request is not None and (known := self.buffer.response(namespace, request)) is not None:
-            return _read_change(known)
-        with self._locks.setdefault(namespace, threading.Lock()):
-            space = self.space(namespace)
-            bank = space.bank
-            target = version if version is not None else _version_before_last_change(bank)
-            undone = bank.operations(since=bank.at(target).version)
-            if not undone:
-                raise MemoryOperationError(f"there is nothing to undo: the bank is at version {bank.version}")
-            done = BankChange(target, tuple(_operations_json(space, undone[::-1])))
-            self._keep(self.store.rewind(namespace, target, self._recorder(namespace, request, done)))
-        _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)
-        return done
+        for attempt in range(_TRIES):
+            if request is not None and (known := self.buffer.response(namespace, request)) is not None:
+                return _read_change(known)
+            with self._locks.setdefault(namespace, threading.Lock()):
+                space = self.space(namespace)
+                bank = space.bank
+                target = version if version is not None else bank.version_before_last_change()
+                undone = bank.operations(since=bank.at(target).version)
+                if not undone:
+                    raise MemoryOperationError(
+                        f"there is nothing to undo: the bank is at version {bank.version}"
+                    )
+                done = BankChange(target, tuple(_operations_json(space, undone[::-1])))
+                recorder = self._recorder(namespace, request, done)
+                try:
+                    self._keep(self.store.rewind(namespace, target, recorder, loaded=space.revision))
+                except ConflictError:
+                    if attempt == _TRIES - 1:
+                        raise
+                    continue
+            _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)
+            return done
+        raise AssertionError("the last attempt returns or raises")
 
     def erase(self, namespace: str, on_deleted: Callable[[DeletedRows], object] | None = None) -> DeletedRows:
         """Delete all data of a namespace from the database, with the bytes that deleted rows leave in it.
@@ -424,20 +445,22 @@ class MemoryService:
         """Write a session with the agents, and take it out of the queue, in one transaction.
 
         Returns:
-            where calls failed, so that nothing was written and it should be tried again later; empty if it
-            was written. With ``may_lose_calls`` it is written all the same, and its record counts them.
+            where calls failed, so that nothing was written and it should be tried again later. With
+            ``may_lose_calls`` it is written all the same, and its record counts them.
 
         Raises:
             AlreadyWrittenError: it does not wait any more.
             ConflictError: somebody else saved the namespace meanwhile.
         """
         space = self.space(namespace).fork()
+        lost: list[str] = []
         if session.session_id not in space.sessions:
             record = self._program.remember(space, session)
-            failed = [f"{failure.where}: {failure.outcome.value}" for failure in record.failures]
             is_outage = any(failure.outcome.value == "error" for failure in record.failures)
-            if is_outage and not may_lose_calls:
-                return failed
+            if is_outage:
+                lost = [f"{failure.where}: {failure.outcome.value}" for failure in record.failures]
+            if lost and not may_lose_calls:
+                return lost
             written = space.sessions[session.session_id]
             record = replace(record, clock_times=self.buffer.clock_times(namespace, session.number))
             space.sessions[session.session_id] = replace(written, record=record)
@@ -446,7 +469,7 @@ class MemoryService:
                 space, lambda connection: self.buffer.remove(connection, namespace, session.number)
             )
             self._keep(space)
-        return []
+        return lost
 
     def _model_answers(self) -> bool:
         lm = getattr(self._program.writer, self._program.writer.agents[0]).lm
@@ -455,17 +478,6 @@ class MemoryService:
         except ModelError:
             return False
         return True
-
-
-def _version_before_last_change(bank: MemoryBank) -> int:
-    operations = bank.operations()
-    if not operations:
-        raise MemoryOperationError("the bank is empty: there is nothing to undo")
-    last = operations[-1].provenance.session_id
-    count = 1
-    while last and count < len(operations) and operations[-count - 1].provenance.session_id == last:
-        count += 1
-    return bank.version - count
 
 
 def _operations_json(space: MemorySpace, operations: Sequence[Operation]) -> list[dict[str, Any]]:

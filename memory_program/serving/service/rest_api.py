@@ -21,7 +21,13 @@ from memory_program.bank.memory import Memory, MemoryKind, Validity, memory_numb
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
-from memory_program.core.errors import BusyError, ConfigError, MemoryProgramError, ModelError
+from memory_program.core.errors import (
+    BusyError,
+    ConfigError,
+    MemoryProgramError,
+    ModelError,
+    StoreError,
+)
 from memory_program.serving.service.api_tokens import Principal
 from memory_program.serving.service.http_guard import (
     ServiceMetrics,
@@ -233,7 +239,12 @@ def _add_conversation_routes(
         added = await run_in_threadpool(service.add, namespace, turns, ends=ends, request=key(body))
         if not added.is_repeated:
             metrics.turns.inc(added.added)
-        written = await threads.run(lambda: service.wait(namespace, timeout_s)) if wait else None
+        written = None
+        if wait:
+            try:
+                written = await threads.run(lambda: service.wait(namespace, timeout_s))
+            except (BusyError, StoreError):  # the messages are stored: an error would have them sent again
+                written = False
         return AddResponse(
             added=added.added,
             skipped=len(body.messages) - len(turns),

@@ -68,6 +68,7 @@ class SessionWriter:
         self._owner, self._extended_at = uuid4().hex, 0.0
         self._busy: set[str] = set()
         self._tries: dict[str, int] = {}
+        self._answered_tries: dict[str, int] = {}  # those while other calls succeeded
         self._not_before: dict[str, float] = {}
         self._is_woken = self._is_stopping = False
         self._pool = ThreadPoolExecutor(pace.threads, thread_name_prefix="session-writer")
@@ -151,36 +152,42 @@ class SessionWriter:
             self._not_before[namespace] = time.monotonic() + min(1.0, self._pace.lease_s / 3)
             return
         while (session := self._buffer.session(namespace, number)) is not None:
-            tries, begun = self._tries.get(namespace, 0), time.monotonic()
-            is_last = tries + 1 >= self._pace.most_tries and self._answers()
+            begun = time.monotonic()
+            # tries during an outage do not count: nothing says that this session cannot be written
+            is_last = self._answered_tries.get(namespace, 0) + 1 >= self._pace.most_tries
             try:
                 failed = self._write(namespace, session, may_lose_calls=is_last)
             except AlreadyWrittenError:
                 return
             except ConflictError:
                 continue
-            if failed:
+            if failed and not is_last:
+                if self._answers():
+                    self._answered_tries[namespace] = self._answered_tries.get(namespace, 0) + 1
                 self._put_off(namespace, f"{session.session_id}: {', '.join(failed)}")
                 return
             self.counts.written += 1
-            self.counts.incomplete += is_last
+            self.counts.incomplete += bool(failed)
             self._tries.pop(namespace, None)
+            self._answered_tries.pop(namespace, None)
             self._not_before.pop(namespace, None)
             _logger.info("%s %s written in %.1f s", namespace, session.session_id, time.monotonic() - begun)
             return
 
     def _put_off(self, namespace: str, why: str) -> None:
         tries = self._tries.get(namespace, 0)
-        wait_s = min(self._pace.first_wait_s * 2**tries, self._pace.longest_wait_s)
+        wait_s = min(self._pace.first_wait_s * 2.0 ** min(tries, 60), self._pace.longest_wait_s)
         self._tries[namespace], self._not_before[namespace] = tries + 1, time.monotonic() + wait_s
         self.counts.failed += 1
         _logger.warning("%s: not written, again in %.0f s: %s", namespace, wait_s, why)
 
     def _finish(self, namespace: str, done: Future[None]) -> None:
-        error = None if done.cancelled() else done.exception()
-        if error is not None:  # its text may hold what was said
-            self._put_off(namespace, type(error).__name__)
-        with self._changed:
-            self._busy.discard(namespace)
-            self._is_woken = True
-            self._changed.notify_all()
+        try:
+            error = None if done.cancelled() else done.exception()
+            if error is not None:  # its text may hold what was said
+                self._put_off(namespace, type(error).__name__)
+        finally:
+            with self._changed:
+                self._busy.discard(namespace)
+                self._is_woken = True
+                self._changed.notify_all()
