@@ -570,8 +570,8 @@ def test_a_proxy_sends_nothing_to_openai_unless_its_models_are_there(models):
     assert ServeConfig(proxy=True, model="openai/a").doors.upstream is None
 
 
-def test_messages_are_stored_once_though_nobody_could_wait_for_them(url, model, monkeypatch):
-    with served(url, model.url) as (address, parts):
+def test_messages_are_stored_once_though_nobody_could_wait_for_them(tmp_path, model, monkeypatch):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url) as (address, parts):
 
         def wait(namespace: str, timeout_s: float) -> bool:
             raise BusyError("8 requests wait for the model: send this one again later")
