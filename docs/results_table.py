@@ -39,6 +39,9 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-full-context", "full-context", "SmolLM2-135M, prompted", "full-context"),
     ("smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
     ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
+    ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen2.5-Coder-0.5B, prompted", "no-memory"),
+    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen2.5-Coder-0.5B, prompted", "rag"),
+    ("qwen2.5-coder-0.5b-prompted", "observations", "Qwen2.5-Coder-0.5B, prompted", "observations"),
     ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
     ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
     ("smollm2-135m-sft-notes", "memory", "SmolLM2-135M, SFT", "notes"),
@@ -60,6 +63,16 @@ TRANSFER_ROWS: tuple[Row, ...] = (
 
 DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
     ("no-memory to rag, prompted", ("smollm2-135m-prompted", "no-memory"), ("smollm2-135m-prompted", "rag")),
+    (
+        "SmolLM2-135M to Qwen2.5-Coder-0.5B, rag, prompted",
+        ("smollm2-135m-prompted", "rag"),
+        ("qwen2.5-coder-0.5b-prompted", "rag"),
+    ),
+    (
+        "extractive to rag, Qwen2.5-Coder-0.5B, prompted",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-prompted", "rag"),
+    ),
     ("SFT of the reader, rag", ("smollm2-135m-prompted", "rag"), ("smollm2-135m-sft", "rag")),
     (
         "SFT of the reader, observations",
