@@ -110,7 +110,7 @@ class OptimizationPublisher(RunTracker):
                 self._described,
                 name=f"trial {number}",
                 params=trial["settings"],
-                metrics={"train/score": trial["score"]},
+                metrics=_drop_missing({"train/score": trial["score"]}),
                 tags={**self._described.tags, "number": str(number)},
             )
             for number, trial in enumerate(found["trials"], start=1)

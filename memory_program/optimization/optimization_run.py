@@ -157,7 +157,11 @@ def _tune_retrieval(
         found.append(tuner.tune(train, val, progress.say))
     results = retrieval_results(config, subject, found, context.calls, stopped)
     if found:
-        write_json(config.output_file, {**config.search.flags(), **found[0].winner.settings})
+        kept = {  # under which the settings were found
+            "reader_budget": config.system.retrieval.reader_budget,
+            "max_searches": config.system.reader.max_searches,
+        }
+        write_json(config.output_file, {**config.search.flags(), **kept, **found[0].winner.settings})
         for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
             progress.say(line)
     else:

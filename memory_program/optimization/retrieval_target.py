@@ -20,6 +20,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.core.provenance import provenance
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_metric import MemoryAttempt
+from memory_program.optimization.candidate_selection import MAX_UNSCORED_SHARE
 from memory_program.optimization.dev_examples import MemoryCase
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from memory_program.rl.rewards import AnswerMetric
@@ -48,6 +49,15 @@ class RetrievalTrial:
             raise ModelError("the reader failed on every question: see --model, and start the command again")
         return fmean(present)
 
+    @property
+    def answered(self) -> int:
+        """The number of questions with a score."""
+        return sum(value is not None for value in self.scores.values())
+
+    def compares_with(self, baseline: "RetrievalTrial") -> bool:
+        """Tell if nearly as many questions have a score as in another trial: failures are not random."""
+        return self.answered > 0 and self.answered >= (1 - MAX_UNSCORED_SHARE) * baseline.answered
+
 
 @dataclass(frozen=True, slots=True)
 class RetrievalChoice:
@@ -61,14 +71,20 @@ class RetrievalChoice:
     @property
     def winner(self) -> RetrievalTrial:
         """The best trial if it beats the baseline on validation, else the baseline."""
-        is_better = self.comparison is not None and self.comparison.difference > 0
+        found = self.comparison
+        is_better = found is not None and found.difference > 0 and self.best.compares_with(self.baseline)
         return self.best if is_better else self.baseline
 
     def summary(self) -> list[str]:
         """Say in lines what was found, and which settings won."""
         found = self.comparison
-        if found is None:
+        if self.best is self.baseline:
             return ["retrieval: no settings beat the present ones on train, which stay"]
+        if found is None or not self.best.compares_with(self.baseline):
+            return [
+                f"retrieval: with the best settings of train only {self.best.answered} of "
+                f"{len(self.best.scores)} validation questions have a score; the present ones stay"
+            ]
         by = f"{found.difference:+.3f} (p {found.p_value:.2f}, n {found.n})"
         scores = f"{self.baseline.score:.3f} -> {self.best.score:.3f} on validation, {by}"
         stays = "" if self.winner is self.best else "; the present settings stay"
@@ -119,12 +135,18 @@ class RetrievalTuner:
             if search.retrieval == "hybrid":
                 settings["dense_weight"] = trial.suggest_float("dense_weight", 0.05, 10.0, log=True)
             trials.append(self._try(settings, train))
+            value, lost = score(trials[-1]), len(train) - trials[-1].answered
             shown = ", ".join(f"{name}={value:.3g}" for name, value in settings.items())
-            say(f"  trial {len(trials)} of {config.retrieval_trials}: {trials[-1].score:.3f}, {shown}")
-            return trials[-1].score
+            shown += f" ({lost} of {len(train)} questions have no score)" if lost else ""
+            say(f"  trial {len(trials)} of {config.retrieval_trials}: {value:.3f}, {shown}")
+            return value
+
+        def score(trial: RetrievalTrial) -> float:
+            """Score a trial; 0 if too many questions were lost to compare it with the present settings."""
+            return trial.score if trial is trials[0] or trial.compares_with(trials[0]) else 0.0
 
         study.optimize(objective, n_trials=config.retrieval_trials)
-        best = max(trials, key=lambda trial: trial.score)  # of equals the first: the baseline, if it is one
+        best = max(trials, key=score)  # of equals the first: the baseline, if it is one
         baseline = self._try(trials[0].settings, val)
         if best is trials[0]:
             return RetrievalChoice(trials, baseline, baseline, None)
@@ -184,11 +206,14 @@ def retrieval_results(
     """Describe a search for retrieval settings as JSON; ``found`` is empty if a limit ended it."""
 
     def trial_json(trial: RetrievalTrial) -> Json:
-        return {"settings": trial.settings, "score": trial.score, "scores": trial.scores}
+        return {"settings": trial.settings, "score": score(trial), "scores": trial.scores}
+
+    def score(trial: RetrievalTrial) -> float | None:
+        return trial.score if trial.answered else None
 
     chosen = [
         {
-            "trials": [{"settings": trial.settings, "score": trial.score} for trial in choice.trials],
+            "trials": [{"settings": trial.settings, "score": score(trial)} for trial in choice.trials],
             "baseline": trial_json(choice.baseline),
             "best": trial_json(choice.best),
             "comparison": None if choice.comparison is None else asdict(choice.comparison),

@@ -1,6 +1,7 @@
 """Every system with every stage, over real HTTP, against a server that fails one call in twenty."""
 
 import io
+import itertools
 import json
 from collections import Counter
 from pathlib import Path
@@ -186,6 +187,28 @@ def test_a_retry_on_a_working_server_repairs_failures(tmp_path):
         assert repaired["systems"][name]["failures"]["all"] == 0
         for score in ("locomo_f1", "abstention", "judge", "recall", "memory"):
             assert repaired["systems"][name][score] == untroubled["systems"][name][score]
+
+
+@pytest.mark.parametrize("systems", ["memory", "memory,optimized"])
+def test_a_retry_of_a_session_asks_all_questions_of_its_conversation_again(tmp_path, systems):
+    data = write_conversations(tmp_path / "talks.json", 1)
+    program = make_system("memory", SystemSettings())
+    program.reader.answer.signature = program.reader.answer.signature.with_instructions(
+        "Answer in few words."
+    )
+    program.save(str(tmp_path / "program.json"))
+    config = settings(data, tmp_path / "run", systems=systems, concurrency=1)
+    config |= {"program": tmp_path / "program.json"} if "optimized" in systems else {}
+    calls = itertools.count()
+    with ModelServer(lambda *_: Behaviour.CUT if next(calls) == 0 else Behaviour.COMPETENT) as server:
+        faulty, _ = run(EvaluateConfig(**config), server)
+    failures = faulty["systems"]["memory"]["failures"]
+    assert (failures["all"], failures["build"]["truncated"]) == (1, 1)
+    with ModelServer() as server:
+        repaired, _ = run(EvaluateConfig(**config, retry_errors=True), server)
+    for name in systems.split(","):
+        assert repaired["systems"][name]["failures"]["all"] == 0
+        assert repaired["systems"][name]["locomo_f1"]["all"]["n"] == 8
 
 
 def test_a_refused_key_ends_the_run_early(tmp_path):

@@ -3,13 +3,16 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from locomo.statistics import paired_comparison
 from locomo.types import Question
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.mlflow_address import import_mlflow
+from memory_program.optimization.retrieval_target import RetrievalChoice, RetrievalTrial
 from memory_program.tracking import EXPERIMENT
 from tests.embedding_server import EmbeddingServer
 from tests.model_server import ModelServer
@@ -32,7 +35,14 @@ def test_better_settings_are_found_and_evaluate_reads_them(retrieval: str, tmp_p
         is_hybrid = retrieval == "hybrid"
         search = {"embedder": "openai/themes", "embedder_api_base": embeddings.url} if is_hybrid else {}
         config = quick(
-            tmp_path, target="retrieval", trials=6, top_k=1, retrieval=retrieval, **search, num_examples=4
+            tmp_path,
+            target="retrieval",
+            trials=6,
+            top_k=1,
+            reader_budget=500,
+            retrieval=retrieval,
+            **search,
+            num_examples=4,
         )
         results, output = run(config, server, wants_three_lines)
     untouched = {str(q.answer) for conversation in held_out(config) for q in conversation.questions}
@@ -46,6 +56,7 @@ def test_better_settings_are_found_and_evaluate_reads_them(retrieval: str, tmp_p
     assert "retrieval: 0.333 -> " in output
     assert json.loads((tmp_path / "run/results.json").read_text())["retrieval"]["winner"] == found["winner"]
     settings = parse_flags(EvaluateConfig, ["--config", str(config.output)])
+    assert settings.system.retrieval.reader_budget == 500
     assert settings.system.retrieval.top_k == found["winner"]["top_k"]
     assert (settings.search.retrieval, settings.search.embedder) == (retrieval, search.get("embedder"))
     assert ("dense_weight" in found["winner"]) == is_hybrid
@@ -85,3 +96,28 @@ def test_mlflow_has_a_run_for_every_trial(tmp_path: Path) -> None:
     assert scores == {str(n): trial["score"] for n, trial in enumerate(found["trials"], start=1)}
     files = {entry.path for entry in client.list_artifacts(parent.info.run_id)}
     assert {"results.json", config.output_file.name} <= files
+
+
+def test_settings_under_which_questions_are_lost_do_not_win():
+    baseline = RetrievalTrial({"top_k": 10}, {str(n): 0.6 for n in range(40)})
+    lossy = RetrievalTrial({"top_k": 50}, {str(n): 1.0 if n == 0 else None for n in range(40)})
+    found = paired_comparison([1.0], [0.6], ["talk"], rng=np.random.default_rng(0))
+    choice = RetrievalChoice([baseline, lossy], baseline, lossy, found)
+    assert choice.winner is baseline
+    (line,) = choice.summary()
+    assert "only 1 of 40 validation questions have a score; the present ones stay" in line
+
+
+def test_a_trial_whose_calls_all_fail_does_not_end_the_search(tmp_path: Path) -> None:
+    def fails_on_more_than_one_line(question: Question, answer: Answer) -> float | None:
+        return 0.5 if len(answer.shown) <= 1 else None
+
+    config = quick(tmp_path, target="retrieval", trials=4, top_k=1, num_examples=4, num_val=4)
+    with ModelServer(reply=Steerable([])) as server:
+        results, output = run(config, server, fails_on_more_than_one_line)
+    scores = [trial["score"] for trial in results["retrieval"]["trials"]]
+    assert scores[0] == 0.5
+    assert None in scores
+    assert "4 of 4 questions have no score" in output
+    assert results["retrieval"]["winner"]["top_k"] == 1
+    assert config.output.is_file()

@@ -2,15 +2,21 @@ import io
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import dspy
 import pytest
 from rich.console import Console
 
 from memory_program.agents.predict_call import predict
+from memory_program.agents.two_phase import ProposalRequest
+from memory_program.agents.writer import Proposal
 from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.core.errors import BudgetExceededError
 from memory_program.evaluation.stages.limits import RunLimits
+from memory_program.evaluation.stages.propose_stage import Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.reply_settings import ReplySettings
 from memory_program.models.usage import CallRecord, Usage, record_call
@@ -145,3 +151,25 @@ def test_a_stage_runs_after_a_failed_one():
     done: list[int] = []
     crew.run("x", [lambda: done.append(1)], to_do=1, total=1)
     assert done == [1]
+
+
+def test_no_proposal_is_asked_for_once_a_limit_is_passed(tmp_path):
+    class Writer:
+        asked = 0
+
+        def agent_inputs(self, agent: str, view: object, session: object) -> dict[str, str]:
+            return {"agent": agent, "session": session.session_id}
+
+        def propose(self, agent: str, view: object, session: object) -> Proposal:
+            Writer.asked += 1
+            record_call(CallRecord("m", Usage(calls=1, cost_usd=0.01)))
+            time.sleep(0.5 if session.session_id == "0" else 0.005)  # the first one is waited for
+            return Proposal(agent)
+
+    crew = Workers(Console(file=io.StringIO()), RunLimits(max_cost_usd=0.05), 4)
+    asks = [ProposalRequest("core", None, SimpleNamespace(session_id=str(n))) for n in range(200)]
+    with ThreadPoolExecutor(4) as threads:
+        proposer = Proposer(Writer(), open_proposal_journal(tmp_path), "talk", str, crew, threads)
+        with pytest.raises(BudgetExceededError):
+            crew.run("build", [lambda: proposer(asks)], to_do=200, total=200)
+    assert 6 <= Writer.asked <= 6 + 4

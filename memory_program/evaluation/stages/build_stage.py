@@ -1,5 +1,6 @@
 """The build stage: sessions of a conversation in order or in two phases, conversations in parallel."""
 
+import math
 import time
 from collections.abc import Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -91,6 +92,7 @@ class Builder:
         self._conversations = recorded.selection.conversations
         self._store = store
         self._others, self._dense = others, dense
+        self._run_retries_errors = retry_errors
         self._retry_errors = retry_errors and not self.shares_banks  # the other system retries them
         self._in_two_phases = order == "two-phase" and system.writes_memories
         if self._in_two_phases and not isinstance(system, MemoryProgram):
@@ -109,6 +111,13 @@ class Builder:
     def count_missing(self) -> int:
         """Count the sessions to build: new ones, and those to be built again."""
         return sum(len(sessions) for sessions in self._pending_sessions().values())
+
+    def conversations_to_build(self) -> frozenset[str]:
+        """Return the ids of the conversations whose banks this run changes, whichever system builds them."""
+        if self._store is None:
+            return frozenset()
+        changed = partial(self._missing_sessions, retry_errors=self._run_retries_errors)
+        return frozenset(c.conversation_id for c in self._conversations if changed(c))
 
     def count_unbuilt(self) -> int:
         """Count the sessions that were never built; one whose retry failed is built."""
@@ -223,9 +232,9 @@ class Builder:
         key, known = self._record_key(conversation, session), self._journal.records
         if key not in known or known[key].bank != bank:
             record = space.sessions[session.session_id].record
-            usage = Usage() if self.shares_banks else Usage(cost_usd=None)
+            usage, seconds = (Usage(), 0.0) if self.shares_banks else (Usage(cost_usd=None), math.nan)
             name = conversation.conversation_id
-            self._journal.add(BuildRecord(key, name, session.session_id, bank, record, usage, 0.0))
+            self._journal.add(BuildRecord(key, name, session.session_id, bank, record, usage, seconds))
 
     def _build_sequentially(
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers, threads: Executor

@@ -122,6 +122,13 @@ class Proposer:
         return sum((call.usage for call in meter.calls if id(call) not in made), Usage())
 
     def _ask(self, ask: ProposalRequest) -> ProposalRecord:
+        try:
+            return self._propose_once(ask)
+        except BaseException:
+            self._workers.stop()  # at once: other threads would make calls until this one is waited for
+            raise
+
+    def _propose_once(self, ask: ProposalRequest) -> ProposalRecord:
         shown = self._writer.agent_inputs(ask.agent, ask.view, ask.session)
         key = content_hash("propose", self._session_key(ask.session.session_id), ask.agent, shown)
         known = self._journal.records.get(key)

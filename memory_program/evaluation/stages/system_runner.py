@@ -144,9 +144,21 @@ class SystemRunner:
         self._system.save(str(self.recorded.folder / "program.json"))
 
     def estimate_calls(self) -> list[StageEstimate]:
-        """Estimate the calls that are still to be made."""
+        """Estimate the calls that are still to be made.
+
+        A bank that changes has all its questions asked and judged again.
+        """
         config, conversations = self._config, self.recorded.selection.conversations
         questions, judge = self.answerer.missing(), self.recorded.run.judge
+        rebuilt, known = (
+            self.builder.conversations_to_build(),
+            {question.question_id for question in questions},
+        )
+        questions += [
+            question
+            for question in self.recorded.selection.questions
+            if question.conversation_id in rebuilt and question.question_id not in known
+        ]
         estimates: list[StageEstimate | None] = []
         if config.mode is not Mode.ANSWER:
             sessions = 0 if self.builder.shares_banks else self.builder.count_missing()

@@ -53,6 +53,10 @@ class Workers:
         """True when the stage is ending early; a task of many items checks this between them."""
         return self._stop.is_set()
 
+    def stop(self) -> None:
+        """End the stage early: a task calls this before it raises from a thread of its own."""
+        self._stop.set()
+
     def run(
         self,
         label: str,
