@@ -39,15 +39,16 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-full-context", "full-context", "SmolLM2-135M, prompted", "full-context"),
     ("smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
     ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
-    ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen2.5-Coder-0.5B, prompted", "no-memory"),
-    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen2.5-Coder-0.5B, prompted", "rag"),
-    ("qwen2.5-coder-0.5b-prompted", "observations", "Qwen2.5-Coder-0.5B, prompted", "observations"),
+    ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen-0.5B, prompted", "no-memory"),
+    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen-0.5B, prompted", "rag"),
+    ("qwen2.5-coder-0.5b-prompted", "observations", "Qwen-0.5B, prompted", "observations"),
     ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
     ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
     ("smollm2-135m-sft-notes", "memory", "SmolLM2-135M, SFT", "notes"),
     ("smollm2-135m-grpo", "rag", "SmolLM2-135M, SFT+GRPO", "rag"),
     ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
     ("smollm2-135m-grpo-answerable", "memory", "SmolLM2-135M, GRPO answerable", "notes"),
+    ("smollm2-135m-grpo-answerable1", "memory", "the same, seed 1", "notes"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
@@ -64,12 +65,12 @@ TRANSFER_ROWS: tuple[Row, ...] = (
 DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
     ("no-memory to rag, prompted", ("smollm2-135m-prompted", "no-memory"), ("smollm2-135m-prompted", "rag")),
     (
-        "SmolLM2-135M to Qwen2.5-Coder-0.5B, rag, prompted",
+        "SmolLM2-135M to Qwen-0.5B, rag, prompted",
         ("smollm2-135m-prompted", "rag"),
         ("qwen2.5-coder-0.5b-prompted", "rag"),
     ),
     (
-        "extractive to rag, Qwen2.5-Coder-0.5B, prompted",
+        "extractive to rag, Qwen-0.5B, prompted",
         ("extractive", "extractive"),
         ("qwen2.5-coder-0.5b-prompted", "rag"),
     ),
@@ -88,6 +89,11 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "GRPO of the reader, answerable, notes",
         ("smollm2-135m-sft-notes", "memory"),
         ("smollm2-135m-grpo-answerable", "memory"),
+    ),
+    (
+        "GRPO of the reader, answerable, notes, seed 1",
+        ("smollm2-135m-sft-notes", "memory"),
+        ("smollm2-135m-grpo-answerable1", "memory"),
     ),
     ("extractive to notes, SFT", ("extractive", "extractive"), ("smollm2-135m-sft-notes", "memory")),
     (
