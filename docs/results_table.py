@@ -107,7 +107,7 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("smollm2-135m-sft-memory-sampled", "memory"),
     ),
     (
-        "GRPO of the reader, answerable, memory, sampled",
+        "GRPO of the reader (18 steps), answerable, memory, sampled",
         ("smollm2-135m-sft-memory-sampled", "memory"),
         ("smollm2-135m-grpo-memory-sampled", "memory"),
     ),
