@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
@@ -212,13 +213,18 @@ def test_a_repeated_request_adds_nothing(url, model):
 # -- a model that fails, a process that dies ---------------------------------------------------------
 
 
-def test_an_outage_of_the_model_loses_nothing(url):
+@contextmanager
+def broken_server():
+    """Run a model server that fails until its event is cleared."""
     broken = threading.Event()
     broken.set()
+    with ModelServer(lambda *_: Behaviour.SERVER_ERROR if broken.is_set() else Behaviour.COMPETENT) as server:
+        yield server, broken
+
+
+def test_an_outage_of_the_model_loses_nothing(url):
     with (
-        ModelServer(
-            lambda p, n: Behaviour.SERVER_ERROR if broken.is_set() else Behaviour.COMPETENT
-        ) as server,
+        broken_server() as (server, broken),
         running(url, server.url) as service,
     ):
         service.add("ana", [said("I adopted a dog called Pip in Oslo.")], ends=True)
@@ -247,12 +253,8 @@ def test_a_session_that_the_model_never_takes_does_not_block_its_namespace(url):
 
 
 def test_a_session_after_a_long_outage_is_complete_and_is_still_tried(url):
-    broken = threading.Event()
-    broken.set()
     with (
-        ModelServer(
-            lambda p, n: Behaviour.SERVER_ERROR if broken.is_set() else Behaviour.COMPETENT
-        ) as server,
+        broken_server() as (server, broken),
         running(url, server.url, pace=replace(QUICK, most_tries=3)) as service,
     ):
         service.writer._tries["ana"] = 5000  # days of tries
@@ -263,6 +265,20 @@ def test_a_session_after_a_long_outage_is_complete_and_is_still_tried(url):
         assert service.wait("ana", 10)
         assert (service.writer.counts.written, service.writer.counts.incomplete) == (1, 0)
         assert service.writer.busy == 0
+
+
+def test_an_outage_at_the_last_try_of_a_session_loses_no_call(url):
+    with (
+        broken_server() as (server, broken),
+        running(url, server.url, pace=replace(QUICK, most_tries=3)) as service,
+    ):
+        service.writer._answered_tries["ana"] = 2
+        service.add("ana", [said("I adopted a dog called Pip in Oslo.")], ends=True)
+        assert not service.wait("ana", 1.0)
+        assert sessions(url, "ana") == []
+        broken.clear()
+        assert service.wait("ana", 10)
+        assert (service.writer.counts.written, service.writer.counts.incomplete) == (1, 0)
 
 
 def test_a_graceful_stop_loses_nothing(url):

@@ -150,10 +150,8 @@ class SystemRunner:
         """
         config, conversations = self._config, self.recorded.selection.conversations
         questions, judge = self.answerer.missing(), self.recorded.run.judge
-        rebuilt, known = (
-            self.builder.conversations_to_build(),
-            {question.question_id for question in questions},
-        )
+        rebuilt = self.builder.conversations_to_build()
+        known = {question.question_id for question in questions}
         questions += [
             question
             for question in self.recorded.selection.questions

@@ -348,29 +348,21 @@ class MemoryService:
         Raises:
             MemoryOperationError: there is nothing to undo, or no such version.
         """
-        for attempt in range(_TRIES):
-            if request is not None and (known := self.buffer.response(namespace, request)) is not None:
-                return _read_change(known)
-            with self._locks.setdefault(namespace, threading.Lock()):
-                space = self.space(namespace)
-                bank = space.bank
-                target = version if version is not None else bank.version_before_last_change()
-                undone = bank.operations(since=bank.at(target).version)
-                if not undone:
-                    raise MemoryOperationError(
-                        f"there is nothing to undo: the bank is at version {bank.version}"
-                    )
-                done = BankChange(target, tuple(_operations_json(space, undone[::-1])))
-                recorder = self._recorder(namespace, request, done)
-                try:
-                    self._keep(self.store.rewind(namespace, target, recorder, loaded=space.revision))
-                except ConflictError:
-                    if attempt == _TRIES - 1:
-                        raise
-                    continue
+
+        def rewind() -> BankChange:
+            space = self.space(namespace)
+            bank = space.bank
+            target = version if version is not None else bank.version_before_last_change()
+            undone = bank.operations(since=bank.at(target).version)
+            if not undone:
+                raise MemoryOperationError(f"there is nothing to undo: the bank is at version {bank.version}")
+            done = BankChange(target, tuple(_operations_json(space, undone[::-1])))
+            recorder = self._recorder(namespace, request, done)
+            self._keep(self.store.rewind(namespace, target, recorder, loaded=space.revision))
             _logger.info("%s: undid %d operations, version %d", namespace, len(undone), target)
             return done
-        raise AssertionError("the last attempt returns or raises")
+
+        return self._commit(namespace, request, rewind)
 
     def erase(self, namespace: str, on_deleted: Callable[[DeletedRows], object] | None = None) -> DeletedRows:
         """Delete all data of a namespace from the database, with the bytes that deleted rows leave in it.
@@ -414,23 +406,32 @@ class MemoryService:
     ) -> BankChange:
         """Apply a change to a fork, and save it with the answer to its request in one transaction."""
         by = Provenance("user", f"request_{uuid4().hex[:12]}", reason)
+
+        def save() -> BankChange:
+            space = self.space(namespace).fork()
+            since = space.bank.version
+            change(space.bank, by)
+            operations = tuple(_operations_json(space, space.bank.operations(since)))
+            done = BankChange(space.bank.version, operations)
+            self.store.save(space, self._recorder(namespace, request, done))
+            self._keep(space)
+            return done
+
+        return self._commit(namespace, request, save)
+
+    def _commit(
+        self, namespace: str, request: RequestKey | None, commit: Callable[[], BankChange]
+    ) -> BankChange:
+        """Make a change, again if another writer was first; a request that was answered changes nothing."""
         for attempt in range(_TRIES):
             if request is not None and (known := self.buffer.response(namespace, request)) is not None:
                 return _read_change(known)
             with self._locks.setdefault(namespace, threading.Lock()):
-                space = self.space(namespace).fork()
-                since = space.bank.version
-                change(space.bank, by)
-                operations = tuple(_operations_json(space, space.bank.operations(since)))
-                done = BankChange(space.bank.version, operations)
                 try:
-                    self.store.save(space, self._recorder(namespace, request, done))
+                    return commit()
                 except ConflictError:
                     if attempt == _TRIES - 1:
                         raise
-                    continue
-                self._keep(space)
-                return done
         raise AssertionError("the last attempt returns or raises")
 
     def _recorder(

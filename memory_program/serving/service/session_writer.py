@@ -154,7 +154,8 @@ class SessionWriter:
         while (session := self._buffer.session(namespace, number)) is not None:
             begun = time.monotonic()
             # tries during an outage do not count: nothing says that this session cannot be written
-            is_last = self._answered_tries.get(namespace, 0) + 1 >= self._pace.most_tries
+            tries = self._answered_tries.get(namespace, 0) + 1
+            is_last = tries >= self._pace.most_tries and self._answers()
             try:
                 failed = self._write(namespace, session, may_lose_calls=is_last)
             except AlreadyWrittenError:
@@ -163,7 +164,7 @@ class SessionWriter:
                 continue
             if failed and not is_last:
                 if self._answers():
-                    self._answered_tries[namespace] = self._answered_tries.get(namespace, 0) + 1
+                    self._answered_tries[namespace] = tries
                 self._put_off(namespace, f"{session.session_id}: {', '.join(failed)}")
                 return
             self.counts.written += 1
