@@ -350,6 +350,13 @@ class Question:
         return self.labelled_groups or tuple(dict.fromkeys(map(evidence_group, self.evidence)))
 
     @property
+    def cluster(self) -> str:
+        """What intervals are resampled by: the conversation, or the history whose beginning it is."""
+        if self.benchmark is Benchmark.PERSONAMEM:
+            return self.conversation_id.rpartition("@")[0]
+        return self.conversation_id
+
+    @property
     def question_id(self) -> str:
         """The identity as one string, for example ``conv-26:q159``."""
         return f"{self.conversation_id}:q{self.index}"
@@ -401,6 +408,21 @@ class Conversation:
     def turns(self) -> dict[str, Turn]:
         """Every turn by its id, in order."""
         return {turn.turn_id: turn for session in self.sessions for turn in session.turns}
+
+    @cached_property
+    def _groups(self) -> dict[str, str]:
+        by_id = {turn_id: evidence_group(turn_id) for turn_id in self.turns}
+        by_session = {turn.turn_id: session.session_id for session in self.sessions for turn in session.turns}
+        pairs = {(by_id[turn_id], session_id) for turn_id, session_id in by_session.items()}
+        spans_sessions = len(pairs) > len(set(by_id.values()))
+        return by_session if spans_sessions or any(k == v for k, v in by_id.items()) else by_id
+
+    def group_of(self, turn_id: str) -> str:
+        """Name the session of a turn as ``evidence_group`` does, or by its id if turn ids do not tell it.
+
+        What is no turn stands for itself.
+        """
+        return self._groups.get(turn_id, turn_id)
 
     @cached_property
     def fingerprint(self) -> str:

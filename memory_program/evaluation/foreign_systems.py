@@ -3,14 +3,14 @@
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from locomo.types import Conversation, evidence_group
+from locomo.types import Conversation
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, SessionRecord
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
@@ -27,7 +27,7 @@ from memory_program.evaluation.report.results_json import (
     write_question_results,
 )
 from memory_program.evaluation.report.score_tables import print_results
-from memory_program.evaluation.report.write_reports import report_runs
+from memory_program.evaluation.report.write_reports import score_runs
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import diagnose
 from memory_program.evaluation.scoring.question_scores import score_question
@@ -126,10 +126,12 @@ def score_foreign_systems(config: ScoreConfig) -> Json:
     )
     selection = load_selection(evaluated)
     print_plain(console, selection.summary)
+    if not selection.questions:
+        raise RecordError("the data selected has no questions, so nothing can be scored: name another file")
     scored = [_score_file(path, selection) for path in config.files]
     others = []
     if config.beside:
-        others = report_runs(EvaluateConfig(mode=Mode.REPORT, runs=config.beside, mlflow=False), console)
+        others = score_runs(EvaluateConfig(mode=Mode.REPORT, runs=config.beside, mlflow=False), console)
     results = build_evaluation_results(evaluated, selection, scored)
     folder = config.output_dir
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,7 +170,8 @@ def _score_file(path: Path, selection: Selection) -> ScoredSystem:
     records = _read_lines(path, content, selection)
     scored = []
     for question in selection.questions:
-        item = score_question(question, records.answers.get(question.question_id), {})
+        group_of = conversations[question.conversation_id].group_of
+        item = score_question(question, records.answers.get(question.question_id), {}, group_of=group_of)
         if question.question_id in records.unscored:  # a ranking alone is no wrong answer
             item = replace(item, locomo_f1=None, set_f1=None, bleu1=None)
         scored.append(item)
@@ -233,7 +236,7 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
         shown = tuple(talk.turns)  # without a ranking nobody knows what was left out
         if line.ranking is not None:
             ranked = tuple(_ranked_item(entry, talk, place) for entry in line.ranking)
-            shown = tuple(item.item_id for item in ranked)
+            shown = tuple(dict.fromkeys(turn for item in ranked for turn in _turns_of(item.sources, talk)))
         outcome = Outcome.OK if line.error is None else Outcome.ERROR
         tokens = sum(count_tokens(memory + "\n") for memory in line.memories)
         answer = Answer(line.answer or "", outcome, line.error or "", ranked, shown, tokens)
@@ -278,7 +281,7 @@ def _ranked_item(entry: str | list[str] | _RankedLine, talk: Conversation, place
     sources = (
         entry.sources if isinstance(entry, _RankedLine) else [entry] if isinstance(entry, str) else entry
     )
-    sessions = {evidence_group(turn_id) for turn_id in talk.turns}
+    sessions = {talk.group_of(turn_id) for turn_id in talk.turns}
     for source in sources:
         if source not in talk.turns and source not in sessions:
             raise RecordError(
@@ -287,5 +290,15 @@ def _ranked_item(entry: str | list[str] | _RankedLine, talk: Conversation, place
             )
     tokens = entry.tokens if isinstance(entry, _RankedLine) else None
     if tokens is None:
-        tokens = sum(count_tokens(talk.turns[turn].line + "\n") for turn in sources if turn in talk.turns)
+        tokens = sum(count_tokens(talk.turns[turn].line + "\n") for turn in _turns_of(sources, talk))
     return RankedItem("+".join(sources), tuple(sources), tokens)
+
+
+def _turns_of(sources: Sequence[str], talk: Conversation) -> list[str]:
+    """List turns, and all turns of the sessions that are named."""
+    return [
+        turn_id
+        for source in sources
+        for turn_id in ([source] if source in talk.turns else talk.turns)
+        if source in (turn_id, talk.group_of(turn_id))
+    ]

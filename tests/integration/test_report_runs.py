@@ -8,6 +8,7 @@ import re
 import shutil
 from collections import Counter
 from dataclasses import replace
+from datetime import datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 from rich.console import Console
 
 from locomo.judge.rubrics import Verdict
-from memory_program.bank.outcomes import Outcome
+from locomo.types import BeamAbility, Conversation, Question, Session, Turn
+from memory_program.bank.outcomes import Answer, Outcome, SessionRecord
+from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.command_line import parse_flags
@@ -24,20 +27,28 @@ from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
 from memory_program.core.mlflow_address import import_mlflow
 from memory_program.evaluation.evaluation_run import evaluate, evaluate_oracle
-from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.question_selection import load_selection
-from memory_program.evaluation.report.answer_browser import SizeBudget
+from memory_program.evaluation.report.answer_browser import SizeBudget, build_browser_data
 from memory_program.evaluation.report.report_page import write_html_report
 from memory_program.evaluation.report.write_reports import (
     load_run_config,
     load_system_records,
     score_and_publish,
 )
-from memory_program.evaluation.scoring.score_signature import identify_judge, write_run
+from memory_program.evaluation.scoring.question_scores import score_question
+from memory_program.evaluation.scoring.score_signature import (
+    SystemIdentity,
+    SystemRun,
+    identify_judge,
+    write_run,
+)
+from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import Usage
 from memory_program.tracking import EXPERIMENT
-from tests.report_samples import evaluated
+from tests.evaluation_samples import write_conversations
+from tests.report_samples import Tidying, evaluated, make
 
 
 @pytest.fixture(scope="module")
@@ -270,3 +281,80 @@ def test_a_folder_without_a_run_is_refused(tmp_path, content, complaint):
         (tmp_path / "config.json").write_text(content)
     with pytest.raises(RecordError, match=complaint):
         reported(tmp_path)
+
+
+def test_a_run_that_was_stopped_is_reported_with_the_systems_that_it_began(tmp_path):
+    class Stopping(Tidying):
+        def remember(self, space: MemorySpace, session: Session) -> SessionRecord:
+            if session.number == 2:
+                raise KeyboardInterrupt
+            return super().remember(space, session)
+
+    data = write_conversations(tmp_path / "talks.json", 2, sessions=3)
+    config = EvaluateConfig(
+        dataset=str(data),
+        output_dir=tmp_path / "run",
+        systems="extractive,memory,no-memory",
+        writer_model="openai/writer",
+        reader_model="openai/reader",
+        mlflow=False,
+    )
+    with pytest.raises(KeyboardInterrupt):
+        evaluate(
+            config,
+            console=Console(file=io.StringIO()),
+            system_factory=lambda name, settings: Stopping() if name == "memory" else make(name, settings),
+            models=lambda name, temperature: None,
+        )
+    results, output = reported(tmp_path / "run")
+    assert results is not None
+    assert list(results["systems"]) == ["extractive", "memory"]
+    assert results["systems"]["extractive"]["failures"]["all"] == 0
+    assert "no-memory: left out, since nothing of it is recorded yet" in output
+
+
+@pytest.mark.parametrize("order", [("one", "short"), ("short", "one")])
+def test_the_whole_conversation_is_on_the_page_beside_a_run_of_its_first_session(runs, tmp_path, order):
+    shutil.copytree(runs / "one", tmp_path / "one")
+    evaluated(tmp_path / "short", runs / "talks.json", systems="extractive", sessions=1)
+    reported(*(tmp_path / name for name in order), report_file=tmp_path / "both.html")
+    (board,) = records(tmp_path / "both.html")
+    assert len(board["conversations"]["talk-1"]["sessions"]) == 3
+
+
+def test_corrected_gold_has_a_part_of_the_page_of_its_own(locomo_path, tmp_path):
+    folders = []
+    corrected = {"question_id": "locomo_0_qa0", "error_type": "WRONG_CITATION"}
+    asked = json.loads(locomo_path.read_bytes())[0]["qa"][0]["question"].strip()
+    errors = [{**corrected, "question": asked, "correct_evidence": ["D1:1", "D1:2", "D1:5"]}]
+    (tmp_path / "errors.json").write_text(json.dumps(errors))
+    for name, settings in (("plain", {}), ("audited", {"audited": tmp_path / "errors.json"})):
+        config = EvaluateConfig(
+            dataset="locomo",
+            data=locomo_path,
+            output_dir=tmp_path / name,
+            systems="extractive",
+            conversations="conv-26",
+            num_test=3,
+            mlflow=False,
+            **settings,
+        )
+        evaluate(config, console=Console(file=io.StringIO()))
+        folders.append(tmp_path / name)
+    reported(*folders, report_file=tmp_path / "both.html")
+    boards = records(tmp_path / "both.html")
+    assert [len(board["questions"][0]["evidence"]) for board in boards] == [1, 3]
+    assert [len(board["questions"][0]["results"][0]["ranks"]) for board in boards] == [1, 3]
+
+
+def test_an_answer_without_a_score_is_neither_right_nor_wrong(tmp_path):
+    asked = Question("c", 0, "?", BeamAbility.EXTRACTION, "x", nuggets=("n",))
+    said = AnswerRecord("k", "c:q0", Answer("anything", Outcome.OK), Usage(), 0.0)
+    settings = {"top_k": 1, "reader_budget": 1}
+    run = SystemRun(SystemIdentity("rag", None, None, 0.0, settings, "p", "b", "a"))
+    system = ScoredSystem(run, (score_question(asked, said, {}, [None]),), (), {}, (None,), ())
+    turn = Turn("D1:1", "Ana", "Hello")
+    talk = Conversation("c", ("Ana", "Ben"), (Session(1, datetime(2023, 5, 1), (turn,)),), (asked,))
+    content = build_browser_data("x", {"c": talk}, [asked], {"rag": system}, SizeBudget()).content
+    assert content["questions"][0]["results"][0]["state"] == "unscored"
+    assert content["metric"] == "nugget score"

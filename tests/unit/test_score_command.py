@@ -147,3 +147,80 @@ def test_the_same_question_twice_is_refused(tmp_path, capsys):
     line = {"question_id": QUESTIONS[0].question_id, "answer": "x"}
     assert score(tmp_path, [line, line])[0] != 0
     assert "line 2: question" in capsys.readouterr().err
+
+
+def test_a_session_in_a_ranking_shows_all_its_turns(tmp_path):
+    asked = next(q for q in QUESTIONS if len(q.evidence) == 1 and q.is_answerable)
+    line = {
+        "question_id": asked.question_id,
+        "answer": "nonsense",
+        "ranking": [asked.evidence[0].partition(":")[0]],
+    }
+    _, out = score(tmp_path, [line])
+    answers = [json.loads(one) for one in (out / "mem0/questions.jsonl").read_text().splitlines()]
+    answer = next(one for one in answers if one["question_id"] == asked.question_id)
+    assert (answer["fault"], answer["lost"]) == ("retrieved but misread", [])
+
+
+def own_talk(tmp_path, turn_ids, questions):
+    """Write a conversation of two sessions whose turns have other names than LoCoMo's."""
+    first, second = turn_ids[:2], turn_ids[2:]
+    sessions = {
+        f"session_{number}": [
+            {"speaker": "Ana", "dia_id": name, "text": f"I drink tea {name}."} for name in names
+        ]
+        for number, names in ((1, first), (2, second))
+    }
+    days = {f"session_{n}_date_time": f"1:00 pm on {n} May, 2023" for n in (1, 2)}
+    talk = {"speaker_a": "Ana", "speaker_b": "Ben", **sessions, **days}
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps([{"sample_id": "own", "conversation": talk, "qa": questions}]))
+    return str(path)
+
+
+@pytest.mark.parametrize("names", [("m1", "m2", "m3", "m4"), ("chat:1", "chat:2", "chat:3", "chat:4")])
+def test_turn_ids_that_name_no_session_are_grouped_by_their_sessions(tmp_path, names):
+    asked = {"question": "What?", "answer": "tea", "evidence": [names[0]], "category": 4}
+    data = own_talk(tmp_path, names, [asked])
+    found = [
+        json.loads((score(tmp_path, [line], "--dataset", data)[1] / "results.json").read_text())["systems"]
+        for line in (
+            {"question_id": "own:q0", "answer": "tea", "ranking": [names[1]]},
+            {"question_id": "own:q0", "answer": "tea", "ranking": [names[2]]},
+            {"question_id": "own:q0", "answer": "tea", "ranking": ["session_1"]},
+        )
+    ]
+    shares = [of_run["mem0"]["retrieval"]["session/recall/5"]["value"] for of_run in found]
+    assert shares == [1.0, 0.0, 1.0]
+
+
+def test_data_without_questions_is_refused(tmp_path, capsys):
+    data = own_talk(tmp_path, ("D1:1", "D1:2", "D2:1", "D2:2"), [])
+    status, _ = score(tmp_path, [{"question_id": "own:q0", "answer": "tea"}], "--dataset", data)
+    assert status == 2
+    assert "has no questions" in capsys.readouterr().err
+
+
+def test_nothing_right_is_zero_per_cent_and_advice_fits_the_command(tmp_path, capsys):
+    wrong = {"question_id": QUESTIONS[0].question_id, "answer": "nonsense", "cost_usd": 0.5}
+    _, out = score(tmp_path, [wrong])
+    said = capsys.readouterr().out
+    assert "missing in answer: add their lines to the file" in said
+    assert "--mode full" not in said
+    page = (out / "report.html").read_text()
+    assert "none correct" in page
+    assert "0%" in page
+
+
+def test_a_run_beside_the_file_stays_as_it_is(tmp_path):
+    run = tmp_path / "runs/a"
+    assert main(["evaluate", "--systems", "extractive", "--no-mlflow", "--output-dir", str(run)]) == 0
+    page = tmp_path / "runs/report.html"
+    page.write_text("mine")
+    before = {path: path.read_bytes() for path in sorted((tmp_path / "runs").rglob("*")) if path.is_file()}
+    status, out = score(
+        tmp_path, [{"question_id": QUESTIONS[0].question_id, "answer": "x"}], "--beside", str(run)
+    )
+    assert status == 0
+    assert {path: path.read_bytes() for path in before} == before
+    assert "a: extractive" in (out / "report.html").read_text()

@@ -4,11 +4,21 @@ from itertools import count
 
 import pytest
 
-from locomo.judge.rubrics import Rubric, Verdict
-from locomo.types import Category, LongMemEvalType, PerltqaType, Question, WorldQuestionType
+from locomo.judge.calibration import nugget_calibration_answers
+from locomo.judge.rubrics import NUGGETS, Rubric, Verdict
+from locomo.types import (
+    BeamAbility,
+    Category,
+    LongMemEvalType,
+    PerltqaType,
+    PersonaMemType,
+    Question,
+    WorldQuestionType,
+)
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, ReplyCounts, SessionRecord
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
+from memory_program.evaluation.scoring.judge_errors import JudgedKnownAnswer, mean_error_rates
 from memory_program.evaluation.scoring.question_scores import (
     BootstrapSampler,
     ScoredQuestion,
@@ -299,6 +309,47 @@ def test_systems_are_compared_on_the_questions_that_both_answered():
     assert pair["difference"] == pytest.approx(18 / 29)
     assert pair["low"] <= pair["difference"] <= pair["high"]
     assert pair["p_value"] == 0.25  # the least that three conversations can give
+
+
+def of_beam(number: int, value: float | None) -> ScoredQuestion:
+    asked = Question(f"c{number}", 0, "?", BeamAbility.EXTRACTION, "x", nuggets=("n",))
+    found = JudgeRecord("k", "q", NUGGETS, None, Outcome.OK, "", Usage(), 0.0, value)
+    return score_question(asked, record("x"), {}, [found if value is not None else None])
+
+
+def test_scores_by_different_judges_are_not_compared():
+    systems = {"one": [of_beam(n, 1.0) for n in range(3)], "two": [of_beam(n, 0.5) for n in range(3)]}
+    (pair,) = paired_comparisons(systems, [NUGGETS], RESAMPLING)[:1]
+    assert (pair["metric"], pair["difference"]) == ("nugget_score", 0.5)
+    assert paired_comparisons(systems, [], RESAMPLING, rubrics_apart=[NUGGETS]) == []
+
+
+def test_the_beginnings_of_one_history_are_one_cluster():
+    histories = {"a": "(a)", "b": "(b)"}
+    items = [
+        score_question(Question(f"{name}@{end}", 0, "?", PersonaMemType.RECALL, "(a)"), record(said), {})
+        for name, said in histories.items()
+        for end in range(40)
+    ]
+    found = summarize_system(items, [], RESAMPLING)["locomo_f1"]["all"]
+    assert (found["value"], found["low"], found["high"]) == (0.5, 0.0, 1.0)
+
+
+def test_a_harsh_judge_of_nuggets_rejects_and_does_not_accept():
+    answers = nugget_calibration_answers()
+
+    def rates(of_half: float) -> tuple[float, float]:
+        tried = [
+            JudgedKnownAnswer(answer, NUGGETS, None, of_half if answer.value == 0.5 else answer.value)
+            for answer in answers
+        ]
+        found = mean_error_rates(tried, RESAMPLING)
+        return found["false_accept"]["value"], found["false_reject"]["value"]
+
+    harsh, lenient = rates(0.0), rates(1.0)
+    assert harsh[0] == lenient[1] == 0.0
+    assert harsh[1] > 0.1
+    assert lenient[0] > 0.1
 
 
 def test_each_pair_of_three_systems_is_compared():

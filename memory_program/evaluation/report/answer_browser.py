@@ -4,14 +4,15 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from locomo.types import Conversation, Question
+from locomo.types import Benchmark, Conversation, Question
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_to_json
-from memory_program.bank.outcomes import Outcome
 from memory_program.bank.validity import find_valid_times
 from memory_program.core.json_files import Json
+from memory_program.evaluation.report.score_tables import SCORE_LABELS, TOKEN_F1_LABEL
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import is_wrong
+from memory_program.evaluation.scoring.question_scores import ScoredQuestion
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
 
@@ -83,8 +84,10 @@ def build_browser_data(
             turns = {turn_id: turn for turn_id, turn in talks[key]["turns"].items() if turn_id in evidence}
             talks[key] = {**talks[key], "isWhole": False, "turns": turns, "banks": {}}
             abridged.append(key)
+    benchmark = questions[0].benchmark if questions else Benchmark.LOCOMO
     content = {
         "name": name,
+        "metric": SCORE_LABELS.get(benchmark, TOKEN_F1_LABEL),
         "systems": list(systems),
         "conversations": talks,
         "questions": [
@@ -117,6 +120,16 @@ def gold_answer_text(question: Question) -> str:
     return str(question.answer) if question.is_answerable else "none: the conversation does not say"
 
 
+def _answer_state(item: ScoredQuestion) -> str:
+    if item.record is None:
+        return "missing"
+    if not item.is_answered:
+        return "failed"
+    if item.locomo_f1 is None:
+        return "unscored"
+    return "wrong" if is_wrong(item) else "right"
+
+
 def _system_results(
     system: ScoredSystem, conversations: Mapping[str, Conversation], id_lists: dict[tuple[str, ...], int]
 ) -> dict[str, Json]:
@@ -129,9 +142,7 @@ def _system_results(
     for item, diagnosis in zip(system.scored, system.diagnoses, strict=True):
         question = item.question
         answer = item.record.answer if item.record is not None else None
-        state = "missing" if answer is None else "wrong" if is_wrong(item) else "right"
-        if answer is not None and answer.outcome is not Outcome.OK:
-            state = "failed"
+        state = _answer_state(item)
         reached = kept[question.conversation_id].shown_turns(answer) if answer is not None else set[str]()
         first_ranks: dict[str, int] = {}  # of each turn, the rank of the first item that cites it
         for rank, ranked in enumerate((answer.ranked if answer is not None else None) or (), start=1):

@@ -13,7 +13,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLocator
 
 from memory_program.core.json_files import Json
-from memory_program.evaluation.report.score_tables import score_groups, short_heading
+from memory_program.evaluation.report.score_tables import (
+    SCORE_LABELS,
+    TOKEN_F1_LABEL,
+    score_groups,
+    short_heading,
+)
 
 NUM_SERIES_COLOURS = 8
 """The number of systems with a colour of their own; after that, colours repeat."""
@@ -102,14 +107,14 @@ def svg_figures(results: Json) -> list[tuple[str, Markup]]:
 
 
 def plot_score_by_category(results: Json) -> Figure:
-    """Draw official F1 by category as bars, one colour per system, with their intervals."""
+    """Draw the score by category as bars, one colour per system, with their intervals."""
     figure = Figure(figsize=(9, 4.5))
     axes = figure.subplots()
     systems: Json = results["systems"]
-    groups = [*score_groups(results["dataset"]), "abstention"]
+    groups = list(dict.fromkeys([*score_groups(results["dataset"]), "abstention"]))
     width = 0.8 / max(len(systems), 1)
     for place, (name, system) in enumerate(systems.items()):
-        scores = {**system["locomo_f1"], "abstention": system["abstention"]}
+        scores = {"abstention": system["abstention"], **system["locomo_f1"]}
         shown = [group for group, category in enumerate(groups) if scores[category]["value"] is not None]
         bars = [scores[groups[group]] for group in shown]
         axes.bar(
@@ -121,7 +126,7 @@ def plot_score_by_category(results: Json) -> Figure:
             label=name,
         )
     axes.set_xticks(range(len(groups)), list(map(short_heading, groups)))
-    axes.set_ylabel("official F1 (abstention: accuracy)")
+    axes.set_ylabel(f"{_score_label(results)} (abstention: accuracy)")
     axes.set_ylim(0, 1)
     axes.set_title(_title(results))
     axes.legend()
@@ -129,13 +134,13 @@ def plot_score_by_category(results: Json) -> Figure:
 
 
 def plot_score_vs_tokens(results: Json) -> Figure:
-    """Draw the official F1 of each system, with its interval, over its tokens per question."""
+    """Draw the score of each system, with its interval, over its tokens per question."""
     taken = {name: system["tokens_per_question"] for name, system in results["systems"].items()}
     return _plot_score_vs(results, taken, "tokens per question", linear_below=10)
 
 
 def plot_score_vs_cost(results: Json) -> Figure:
-    """Draw the official F1 of each system, with its interval, over the cost of its run, if it is known."""
+    """Draw the score of each system, with its interval, over the cost of its run, if it is known."""
     taken = {name: system["cost_usd"] for name, system in results["systems"].items()}
     return _plot_score_vs(results, taken, "cost of the run, US dollars", linear_below=0.01)
 
@@ -176,7 +181,7 @@ def _plot_score_vs(
         axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear_below, subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_xlabel(label)
-    axes.set_ylabel("official F1")
+    axes.set_ylabel(_score_label(results))
     axes.margins(0.15)
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.set_title(_title(results))
@@ -196,6 +201,10 @@ def _error_bar(score: Json) -> tuple[float, float]:
     if score["low"] is None:
         return 0.0, 0.0
     return max(score["value"] - score["low"], 0.0), max(score["high"] - score["value"], 0.0)
+
+
+def _score_label(results: Json) -> str:
+    return SCORE_LABELS.get(results["dataset"]["benchmark"], TOKEN_F1_LABEL)
 
 
 def _title(results: Json) -> str:

@@ -56,10 +56,10 @@ def write_html_report(path: Path, runs: Sequence[ReportedRun], size_budget: Size
         size_budget: limits the conversations and banks on the page; the default keeps it quick to open.
     """
     size_budget = size_budget or SizeBudget()
-    groups: dict[tuple[str, str], list[ReportedRun]] = {}
+    groups: dict[tuple[str, str, str], list[ReportedRun]] = {}
     for run in runs:
-        dataset = run.selection.dataset
-        groups.setdefault((dataset.name, dataset.sha256), []).append(run)
+        dataset = run.selection.dataset  # its version names corrections of the gold
+        groups.setdefault((dataset.name, dataset.sha256, dataset.version), []).append(run)
     boards = [_DatasetReport(place, of_dataset) for place, of_dataset in enumerate(groups.values())]
     browsed = [
         build_browser_data(board.name, board.conversations, board.questions, board.systems, size_budget)
@@ -90,6 +90,7 @@ class _DatasetReport:
     def __init__(self, place: int, runs: Sequence[ReportedRun]) -> None:
         self.place = place
         self.name: str = runs[0].results["dataset"]["name"]
+        self.version = runs[0].selection.dataset.version
         self.systems: dict[str, ScoredSystem] = {}
         summaries: Json = {}
         for run, prefix in zip(runs, _prefixes(runs), strict=True):
@@ -97,8 +98,11 @@ class _DatasetReport:
                 name = system.run.system.name
                 self.systems[prefix + name] = system
                 summaries[prefix + name] = run.results["systems"][name]
-        talks = (talk for run in runs for talk in run.selection.conversations)
-        self.conversations = {talk.conversation_id: talk for talk in talks}
+        talks = [talk for run in runs for talk in run.selection.conversations]
+        talks.sort(key=lambda talk: len(talk.sessions))  # the whole one, if a run took its first sessions
+        whole = {talk.conversation_id: talk for talk in talks}
+        order = dict.fromkeys(talk.conversation_id for run in runs for talk in run.selection.conversations)
+        self.conversations = {name: whole[name] for name in order}
         asked = (question for run in runs for question in run.selection.questions)
         self.questions = list({question.question_id: question for question in asked}.values())
         first, ceilings = runs[0].results, [run.results["ceiling"] for run in runs]
@@ -137,7 +141,7 @@ class _DatasetReport:
         return {
             "anchor": f"dataset-{self.place + 1}",
             "name": self.name,
-            "scope": f"{', '.join(counts)}; data {self.results['dataset']['sha256'][:8]}",
+            "scope": f"{', '.join(counts)}; data {self.version}",
             "abridged": len(browsed.abridged_conversations),
             "warnings": [
                 *(line for name, system in systems.items() for line in result_warnings(name, system)),

@@ -24,6 +24,7 @@ from memory_program.evaluation.scoring.judge_errors import (
     format_judge_error_rates,
 )
 from memory_program.evaluation.scoring.question_scores import (
+    METRIC_NAMES,
     BootstrapSampler,
     paired_comparisons,
     summarize_system,
@@ -35,12 +36,6 @@ from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.models.http_engine import is_reasoning_model
 
 EVALUATION_RESULTS_FILE = "results.json"
-METRIC_NAMES = {
-    Benchmark.PERSONAMEM: "accuracy",
-    Benchmark.BEAM: "nugget_score",
-    Benchmark.MEMORYAGENTBENCH: "memoryagentbench_score",
-}
-"""The first word of a signature, if it is not LoCoMo's F1."""
 
 
 def build_evaluation_results(
@@ -128,7 +123,7 @@ def compare_systems(systems: Mapping[str, ScoredSystem], resampling: BootstrapSa
         if one is not None and other is not None:
             for rubric in sorted(one.rubrics.keys() & other.rubrics.keys()):
                 (alike if one.is_same_judge(other, rubric) else unlike).append(rubric)
-        comparisons += paired_comparisons(aligned, alike, resampling)
+        comparisons += paired_comparisons(aligned, alike, resampling, unlike)
         if unlike:
             apart.append({"a": a, "b": b, "rubrics": unlike})
     return {"comparisons": comparisons, "not_compared": apart}

@@ -118,22 +118,27 @@ def results_tables(results: Json) -> list[Table]:
 def result_warnings(name: str, system: Json) -> list[str]:
     """List the results that a system lacks, and how to get them."""
     lines: list[str] = []
+    is_foreign = "answers_file" in ((system.get("run") or {}).get("system") or {}).get("settings", {})
     for stage in ("build", "answer", "judge"):
         counts: Mapping[str, int] = system["failures"][stage]
         failed = {kind: count for kind, count in counts.items() if count and kind != "missing"}
         if failed:
             spelled = ", ".join(f"{count} {kind}" for kind, count in failed.items())
             first = system.get("first_failures", {}).get(stage, "")  # older runs do not say
+            repeat = "" if is_foreign else "; --retry-errors repeats them"
+            example = f"; the first: {shorten(first, 240)}" if first else ""
             lines.append(
-                f"{name}: {sum(failed.values())} failed in {stage} ({spelled}), counted but not scored; "
-                "--retry-errors repeats them" + (f"; the first: {shorten(first, 240)}" if first else "")
+                f"{name}: {sum(failed.values())} failed in {stage} ({spelled}), counted but not scored"
+                f"{repeat}{example}"
             )
         if counts["missing"]:
-            lines.append(f"{name}: {counts['missing']} missing in {stage}: run the same with --mode full")
+            advice = "add their lines to the file" if is_foreign else "run the same with --mode full"
+            lines.append(f"{name}: {counts['missing']} missing in {stage}: {advice}")
     if system.get("unscored"):  # older results do not say
+        advice = "this command has none" if is_foreign else "name one with --judge-model"
         lines.append(
             f"{name}: {system['unscored']} answers need a judge and have no score; they do not count as "
-            "wrong: name one with --judge-model"
+            f"wrong: {advice}"
         )
     lines += [f"{name}: {line}" for line in _reply_flaws(system)]
     if system.get("chosen_on"):
@@ -195,17 +200,29 @@ def _with_oracle(results: Json) -> Mapping[str, Json]:
     return {**results["systems"], **oracle}
 
 
-_METRICS: Mapping[str, str] = {
-    Benchmark.LOCOMO: "official F1 by category",
-    Benchmark.PERSONAMEM: "share of right choices by type",
-    Benchmark.BEAM: "nugget scores by ability",
-    Benchmark.MEMORYAGENTBENCH: "official metrics by task",
+SCORE_LABELS: Mapping[str, str] = {
+    Benchmark.LOCOMO: "official F1",
+    Benchmark.PERSONAMEM: "share of right choices",
+    Benchmark.BEAM: "nugget score",
+    Benchmark.MEMORYAGENTBENCH: "official metric",
+}
+"""What the score of a benchmark is called on axes and in titles."""
+
+TOKEN_F1_LABEL = "LoCoMo's token F1"
+"""That of a benchmark which has none of its own."""
+
+_GROUPED_BY = {
+    Benchmark.LOCOMO: "category",
+    Benchmark.BEAM: "ability",
+    Benchmark.MEMORYAGENTBENCH: "task",
 }
 
 
 def _f1_title(dataset: Json) -> str:
-    metric = _METRICS.get(dataset["benchmark"], "LoCoMo's token F1 by type")
-    return f"{dataset['name']}: {metric}, 95 % interval by conversation"
+    metric = SCORE_LABELS.get(dataset["benchmark"], TOKEN_F1_LABEL)
+    by = _GROUPED_BY.get(dataset["benchmark"], "type")
+    cluster = "history" if dataset["benchmark"] == Benchmark.PERSONAMEM else "conversation"
+    return f"{dataset['name']}: {metric} by {by}, 95 % interval by {cluster}"
 
 
 def _f1_scores(results: Json) -> dict[str, Json]:
@@ -251,10 +268,13 @@ def _latency_table(systems: Mapping[str, Json]) -> Table:
         seconds = [
             latency.get(item, {}).get(share) for item in ("question", "session") for share in ("p50", "p95")
         ]
+        correct = counts["answers"] - counts["wrong"]
         free = "-" if system["cost_usd"] == 0 else "unknown"
+        if system["cost_usd"] and counts["answers"] and not correct:
+            free = "none correct"
         table.add_row(
             name,
-            _share(counts["answers"] - counts["wrong"], counts["answers"]),
+            f"{correct / counts['answers']:.0%}" if counts["answers"] else "-",
             _number(system["tokens_per_question"], ",.0f"),
             *(_number(value, ".3g") for value in seconds),
             f"${cost:.4f}" if cost else free,

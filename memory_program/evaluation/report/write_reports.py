@@ -1,6 +1,7 @@
 """Reports of recorded runs, without any model: of one run, or of several on one page."""
 
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import EvaluateConfig, Mode
+from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import RecordError
 from memory_program.core.json_files import Json
 from memory_program.core.provenance import provenance_tags
@@ -18,9 +19,9 @@ from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection, load_selection
 from memory_program.evaluation.report.mlflow_evaluation import EvaluationPublisher
 from memory_program.evaluation.report.report_page import REPORT_FILE, ReportedRun, write_html_report
-from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
+from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE, build_evaluation_results
 from memory_program.evaluation.scoring.bank_growth import database_url
-from memory_program.evaluation.scoring.score_signature import read_run
+from memory_program.evaluation.scoring.score_signature import has_run, read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.tracking import RunTracker, TrackedRun
 
@@ -42,11 +43,7 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         selection = load_selection(of_run)
         print_plain(console, f"{of_run.output_dir}: {selection.summary}")
         own_page = of_run if alone else of_run.replace(report_file=None)
-        try:  # the oracle's results as last reported: to compute them again takes the oracle
-            results = json.loads((of_run.output_dir / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8"))
-            oracle = results["ceiling"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # not reported yet, or an older version
-            oracle = None
+        oracle = _last_oracle(of_run.output_dir)
         reported.append(score_and_publish(own_page, selection, console, oracle))
     if not alone:
         page = config.report_file or config.runs[0].parent / REPORT_FILE
@@ -68,6 +65,29 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
     return reported
 
 
+def score_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
+    """Score the runs that a config names, each with the settings it was run with; nothing is written.
+
+    Raises:
+        RecordError: a folder holds no run, or its records are damaged.
+        ConfigError: the settings of a run are not of this version.
+        DatasetError: the data of a run cannot be read.
+        StoreError: the database fails.
+    """
+    scored: list[ReportedRun] = []
+    for folder in config.runs:
+        of_run = load_run_config(folder, config)
+        selection = load_selection(of_run)
+        print_plain(console, f"{folder}: {selection.summary}")
+        recorded = load_recorded_systems(of_run, selection, console)
+        with ExitStack() as stack:
+            store = _open_banks(of_run, recorded, stack)
+            systems = tuple(system.score_answers(store) for system in recorded)
+        results = build_evaluation_results(of_run, selection, systems, _last_oracle(folder))
+        scored.append(ReportedRun(folder, selection, results, systems))
+    return scored
+
+
 def score_and_publish(
     config: EvaluateConfig, selection: Selection, console: Console, oracle: Json | None = None
 ) -> ReportedRun:
@@ -78,12 +98,46 @@ def score_and_publish(
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
-    recorded = load_system_records(config, selection)
+    recorded = load_recorded_systems(config, selection, console)
     with ExitStack() as stack:
-        has_banks = any(name.has_model_writer for name in config.system_names)
-        store = stack.enter_context(BankStore.open_existing(database_url(config))) if has_banks else None
+        store = _open_banks(config, recorded, stack)
         publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
         return publisher.publish(recorded, store)
+
+
+def load_recorded_systems(
+    config: EvaluateConfig, selection: Selection, console: Console
+) -> list[SystemRecords]:
+    """Find the records of each system that has any: a run may have been stopped before it began the others.
+
+    Raises:
+        RecordError: nothing was recorded, or the records are damaged.
+    """
+    names = config.system_names
+    begun = tuple(name for name in names if has_run(config.output_dir / name.value))
+    for name in names if begun else ():
+        if name not in begun:
+            print_plain(
+                console, f"{name.value}: left out, since nothing of it is recorded yet", style="bold red"
+            )
+    chosen = ",".join(name.value for name in begun)
+    return load_system_records(config.replace(systems=chosen) if begun else config, selection)
+
+
+def _open_banks(
+    config: EvaluateConfig, recorded: Sequence[SystemRecords], stack: ExitStack
+) -> BankStore | None:
+    has_banks = any(SystemName(system.run.system.name).has_model_writer for system in recorded)
+    return stack.enter_context(BankStore.open_existing(database_url(config))) if has_banks else None
+
+
+def _last_oracle(folder: Path) -> Json | None:
+    """Read the oracle's results as last reported: to compute them again takes the oracle."""
+    try:
+        results = json.loads((folder / EVALUATION_RESULTS_FILE).read_text(encoding="utf-8"))
+        return results["ceiling"]
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # not reported yet, or an older version
+        return None
 
 
 def load_system_records(config: EvaluateConfig, selection: Selection) -> list[SystemRecords]:

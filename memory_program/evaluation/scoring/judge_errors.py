@@ -43,6 +43,22 @@ class JudgedKnownAnswer:
         return Verdict.CORRECT if self.answer.value == 1 else Verdict.WRONG
 
     @property
+    def accept_error(self) -> float | None:
+        """1 if the judge found more than is right, 0 if not; None where it could not, or has no verdict."""
+        if isinstance(self.rubric, Rubric):
+            return self.error if self.expected_verdict is Verdict.WRONG else None
+        known = self.answer.value
+        return None if self.value is None or known is None or known == 1 else float(self.value > known)
+
+    @property
+    def reject_error(self) -> float | None:
+        """1 if the judge found less than is right, 0 if not; None where it could not, or has no verdict."""
+        if isinstance(self.rubric, Rubric):
+            return self.error if self.expected_verdict is Verdict.CORRECT else None
+        known = self.answer.value
+        return None if self.value is None or not known else float(self.value < known)
+
+    @property
     def error(self) -> float | None:
         """1 if the verdict or the value is wrong, 0 if it is right; None without any."""
         if not isinstance(self.rubric, Rubric):
@@ -118,20 +134,21 @@ def mean_error_rates(tried: Sequence[JudgedKnownAnswer], resampling: BootstrapSa
     """Compute the error rates of a judge on answers that it judged by one rubric.
 
     False accept = the share of CORRECT among the verdicts on wrong answers; false reject = the share of WRONG
-    among those on right answers. Each is the mean over the kinds of answers, so that many easy answers of one
-    kind cannot hide the others; its interval is clustered by question. Replies without a verdict and failed
-    calls are counted separately.
+    among those on right answers. Of a nugget, whose right value may be 0.5, they are the share of values that
+    are higher, and lower, than the right one. Each is the mean over the kinds of answers, so that many easy
+    answers of one kind cannot hide the others; its interval is clustered by question. Replies without a
+    verdict and failed calls are counted separately.
 
     Returns:
         ``false_accept`` and ``false_reject`` (value, low, high, n), ``unparsed`` and ``failed``.
     """
     rates: Json = {}
-    for name, known in (("false_accept", Verdict.WRONG), ("false_reject", Verdict.CORRECT)):
-        judged = [
-            (one, error)
-            for one in tried
-            if one.expected_verdict is known and (error := one.error) is not None
-        ]
+    errors = {
+        "false_accept": [one.accept_error for one in tried],
+        "false_reject": [one.reject_error for one in tried],
+    }
+    for name, of_name in errors.items():
+        judged = [(one, error) for one, error in zip(tried, of_name, strict=True) if error is not None]
         kinds = [one.answer.kind for one, _ in judged]
         rates[name] = {"value": None, "low": None, "high": None, "n": 0}
         if judged:

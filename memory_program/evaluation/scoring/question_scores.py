@@ -7,14 +7,14 @@ A failed call is counted and never scored: means run over the existing answers, 
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import fmean
 
 import numpy as np
 
-from locomo.judge.rubrics import Verdict
+from locomo.judge.rubrics import NUGGETS, Verdict
 from locomo.memoryagentbench_metrics import memoryagentbench_score
 from locomo.metrics import (
     bleu1,
@@ -35,6 +35,7 @@ from locomo.types import (
     Question,
     QuestionType,
     WorldQuestionType,
+    evidence_group,
 )
 from locomo.unspaced_scripts import separate_characters
 from memory_program.bank.outcomes import Outcome, ReplyCounts
@@ -51,6 +52,13 @@ RECALL_BUDGET_TOKENS = 2000
 RECALL_KEYS = (*map(str, RECALL_CUTOFFS), f"{RECALL_BUDGET_TOKENS}tok")
 
 MEAN_OF_TYPES = "mean of types"
+
+METRIC_NAMES = {
+    Benchmark.PERSONAMEM: "accuracy",
+    Benchmark.BEAM: "nugget_score",
+    Benchmark.MEMORYAGENTBENCH: "memoryagentbench_score",
+}
+"""The names of the benchmarks' own scores, if they are not LoCoMo's F1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,19 @@ class ScoredQuestion:
         return self.is_answered and self.locomo_f1 is None and self.question.benchmark.has_own_score
 
     @property
+    def judged_by(self) -> str | None:
+        """The rubric whose verdicts are the benchmark's own score; None if the score needs no judge."""
+        if self.nuggets:
+            return NUGGETS
+        kind = self.question.category
+        if not isinstance(kind, MemoryAgentBenchTask) or self.record is None:
+            return None
+        text, golds, movies = self.record.answer.text, self.question.golds, self.question.movies
+        if memoryagentbench_score(kind, text, golds, movies) is not None:
+            return None
+        return next(iter(self.judgements), None)
+
+    @property
     def is_headline(self) -> bool:
         """True if the question counts for the headline score."""
         return self.question.is_headline
@@ -111,6 +132,7 @@ def score_question(
     record: AnswerRecord | None,
     judgements: Mapping[str, JudgeRecord | None],
     nuggets: Sequence[JudgeRecord | None] = (),
+    group_of: Callable[[str], str] = evidence_group,
 ) -> ScoredQuestion:
     """Score one answer.
 
@@ -119,6 +141,7 @@ def score_question(
         record: the answer; None if it is missing.
         judgements: for each rubric that grades it, the judgement of this answer; None if it is missing.
         nuggets: the judgement of each nugget of this answer; None if it is missing.
+        group_of: names the session of a turn (see ``Conversation.group_of``).
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None, nuggets=nuggets)
@@ -127,14 +150,14 @@ def score_question(
     answerable = gold if question.is_answerable else None
     evidence, ranked = question.evidence, record.answer.ranked
     recall: dict[str, float] | None = None
-    if evidence and ranked is not None and not ranks_sessions(question, ranked):
+    if evidence and ranked is not None and not ranks_sessions(question, ranked, group_of):
         sources, tokens = [item.sources for item in ranked], [item.tokens for item in ranked]
         recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
         recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
         recall = dict(zip(RECALL_KEYS, recalls, strict=True))
     if question.benchmark.has_own_score:
         own = _own_score(question, record.answer.text, judgements, nuggets)
-        found = retrieval_scores(question, ranked)
+        found = retrieval_scores(question, ranked, group_of)
         return ScoredQuestion(question, record, judgements, own, None, None, recall, found, nuggets)
     return ScoredQuestion(
         question=question,
@@ -144,7 +167,7 @@ def score_question(
         set_f1=None if gold is None or category is not Category.MULTI_HOP else set_f1(text, gold),
         bleu1=None if answerable is None else bleu1(text, answerable),
         recall=recall,
-        retrieval=retrieval_scores(question, ranked),
+        retrieval=retrieval_scores(question, ranked, group_of),
     )
 
 
@@ -196,7 +219,7 @@ class BootstrapSampler:
         sizes = Counter(question.category for question, _ in present)
         interval = clustered_interval(
             [value for _, value in present],
-            [question.conversation_id for question, _ in present],
+            [question.cluster for question, _ in present],
             weights=[1 / sizes[question.category] for question, _ in present] if by_type else None,
             rng=self.rng(label),
         )
@@ -429,12 +452,18 @@ def paired_comparisons(
     scored_by_system: Mapping[str, Sequence[ScoredQuestion]],
     rubrics: Sequence[str],
     resampling: BootstrapSampler,
+    rubrics_apart: Collection[str] = (),
 ) -> list[Json]:
     """Compare each pair of systems on the headline questions that both have scores for.
 
-    Each entry is the difference ``a`` minus ``b``; see ``locomo.statistics.paired_comparison``.
+    Scores by ``rubrics_apart`` are left out: the systems have different judges for them. Each entry is the
+    difference ``a`` minus ``b``; see ``locomo.statistics.paired_comparison``.
     """
-    measures: dict[str, Callable[[ScoredQuestion], float | None]] = {"locomo_f1": _locomo_f1}
+
+    def own_score(item: ScoredQuestion) -> float | None:
+        return None if item.judged_by in rubrics_apart else item.locomo_f1
+
+    measures: dict[str, Callable[[ScoredQuestion], float | None]] = {"locomo_f1": own_score}
     measures |= {
         f"judge/{rubric}": lambda item, rubric=rubric: verdict_score(item, rubric) for rubric in rubrics
     }
@@ -442,7 +471,7 @@ def paired_comparisons(
     for (a, scored_a), (b, scored_b) in combinations(scored_by_system.items(), 2):
         for metric, score in measures.items():
             triples = [
-                (score(one), score(other), one.question.conversation_id)
+                (score(one), score(other), one.question.cluster)
                 for one, other in zip(scored_a, scored_b, strict=True)
                 if one.is_headline
             ]
@@ -450,7 +479,10 @@ def paired_comparisons(
             if both:
                 xs, ys, clusters = zip(*both, strict=True)
                 rng = resampling.rng("compare", metric, a, b)
+                named = (
+                    METRIC_NAMES.get(scored_a[0].question.benchmark, metric) if score is own_score else metric
+                )
                 comparisons.append(
-                    {"a": a, "b": b, "metric": metric} | asdict(paired_comparison(xs, ys, clusters, rng=rng))
+                    {"a": a, "b": b, "metric": named} | asdict(paired_comparison(xs, ys, clusters, rng=rng))
                 )
     return comparisons

@@ -1,6 +1,6 @@
 """Retrieval scores of a ranking by turn and by session, as LongMemEval's own evaluation reports them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from locomo.metrics import evidence_recall, longmemeval_ndcg
 from locomo.types import Question, evidence_group
@@ -10,18 +10,25 @@ RETRIEVAL_CUTOFFS = (5, 10, 50)
 """The cut-offs k that LongMemEval prints."""
 
 
-def ranks_sessions(question: Question, ranked: Sequence[RankedItem]) -> bool:
+def ranks_sessions(
+    question: Question, ranked: Sequence[RankedItem], group_of: Callable[[str], str] = evidence_group
+) -> bool:
     """Tell if a ranking names sessions and no turn, so that it has no recall of turns."""
     sources = {source for item in ranked for source in item.sources}
-    has_turns = all(evidence_group(turn_id) != turn_id for turn_id in question.evidence)
-    return has_turns and bool(sources) and all(evidence_group(source) == source for source in sources)
+    has_turns = all(group_of(turn_id) != turn_id for turn_id in question.evidence)
+    return has_turns and bool(sources) and all(group_of(source) == source for source in sources)
 
 
-def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) -> Mapping[str, float] | None:
+def retrieval_scores(
+    question: Question,
+    ranked: Sequence[RankedItem] | None,
+    group_of: Callable[[str], str] = evidence_group,
+) -> Mapping[str, float] | None:
     """Score the ranking of one question; None where there is no ranking, or no evidence.
 
     A ranking of memories becomes a ranking of the turns that they cite, and of the sessions of those turns,
-    in order and each once. So k counts turns or sessions, whatever the system retrieves.
+    in order and each once. So k counts turns or sessions, whatever the system retrieves. ``group_of`` names
+    the session of a turn (see ``Conversation.group_of``).
 
     Returns:
         For ``turn`` and ``session``, where the benchmark names such evidence, and each k: ``turn/recall/5``
@@ -32,9 +39,12 @@ def retrieval_scores(question: Question, ranked: Sequence[RankedItem] | None) ->
     turns = list(dict.fromkeys(turn_id for item in ranked for turn_id in item.sources))
     grains = {
         "turn": (question.evidence, turns),
-        "session": (question.evidence_groups, list(dict.fromkeys(map(evidence_group, turns)))),
+        "session": (
+            question.labelled_groups or tuple(dict.fromkeys(map(group_of, question.evidence))),
+            list(dict.fromkeys(map(group_of, turns))),
+        ),
     }
-    if ranks_sessions(question, ranked):
+    if ranks_sessions(question, ranked, group_of):
         del grains["turn"]
     scores: dict[str, float] = {}
     for grain, (evidence, ranking) in grains.items():

@@ -230,6 +230,11 @@ def write_run(folder: Path, run: SystemRun) -> None:
     atomic_write_text(folder / _FILE, f"{_RUN.dump_json(run, indent=1).decode()}\n")
 
 
+def has_run(folder: Path) -> bool:
+    """Tell if ``write_run`` wrote a file there."""
+    return (folder / _FILE).exists()
+
+
 def read_run(folder: Path) -> SystemRun:
     """Read the identity of the records in a folder.
 

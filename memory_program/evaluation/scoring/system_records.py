@@ -96,6 +96,7 @@ class SystemRecords:
         """
         judge, records = self.run.judge, self.journals.judgements.records
         scored: list[ScoredQuestion] = []
+        talks = {c.conversation_id: c for c in self.selection.conversations}
         for question, record in self.answers():
             judgements: dict[str, JudgeRecord | None] = {}
             nuggets: list[JudgeRecord | None] = []
@@ -108,12 +109,12 @@ class SystemRecords:
                     judgements[rubric] = found
                 else:
                     nuggets.append(found)
-            scored.append(score_question(question, record, judgements, nuggets))
-        conversations = {c.conversation_id: c for c in self.selection.conversations}
+            group_of = talks[question.conversation_id].group_of
+            scored.append(score_question(question, record, judgements, nuggets, group_of))
         banks = load_banks(self.run.system, self.selection.conversations, store)
-        kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in conversations.items()}
+        kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in talks.items()}
         places = [(item, item.question.conversation_id) for item in scored]
-        diagnoses = [diagnose(item, conversations[name], kept[name]) for item, name in places]
+        diagnoses = [diagnose(item, talks[name], kept[name]) for item, name in places]
         builds = self.builds()
         counting = {id(record) for record in scored_records(scored, builds)}
         replaced = [record for record in self.all_records() if id(record) not in counting]

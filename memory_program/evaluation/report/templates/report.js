@@ -155,7 +155,7 @@ class View {
     const nothing = result.outcome === "ok" ? "nothing" : `${result.outcome}: ${result.message}`;
     section.append(facts([
       ["Answer", result.answer || nothing],
-      ["Official F1", result.f1 === null ? null : result.f1.toFixed(3)],
+      [this.board.metric, result.f1 === null ? null : result.f1.toFixed(3)],
       ...Object.entries(result.verdicts),
       ["Tokens", result.tokens === null ? null : result.tokens.toLocaleString("en")],
       ["Error type", result.fault],
@@ -219,7 +219,7 @@ class Browser {
     at("filters").append(
       this.select("board", "Dataset", boards.map((board, place) => [place, board.name]), null),
       this.select("system", "System", [], "any"),
-      this.select("state", "Answer", same(["right", "wrong", "failed", "missing"]), "any"),
+      this.select("state", "Answer", same(["right", "wrong", "unscored", "failed", "missing"]), "any"),
       this.select("fault", "Error type", [], "any"),
       this.select("category", "Category", [], "all"),
       this.select("conversation", "Conversation", [], "all"),
