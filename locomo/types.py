@@ -351,7 +351,7 @@ class Question:
 
     @property
     def cluster(self) -> str:
-        """What intervals are resampled by: the conversation, or the history whose beginning it is."""
+        """The unit that intervals resample: the conversation, or the history whose beginning it is."""
         if self.benchmark is Benchmark.PERSONAMEM:
             return self.conversation_id.rpartition("@")[0]
         return self.conversation_id
@@ -417,7 +417,7 @@ class Conversation:
         spans_sessions = len(pairs) > len(set(by_id.values()))
         return by_session if spans_sessions or any(k == v for k, v in by_id.items()) else by_id
 
-    def group_of(self, turn_id: str) -> str:
+    def turn_group(self, turn_id: str) -> str:
         """Name the session of a turn as ``evidence_group`` does, or by its id if turn ids do not tell it.
 
         What is no turn stands for itself.

@@ -170,8 +170,8 @@ def _score_file(path: Path, selection: Selection) -> ScoredSystem:
     records = _read_lines(path, content, selection)
     scored = []
     for question in selection.questions:
-        group_of = conversations[question.conversation_id].group_of
-        item = score_question(question, records.answers.get(question.question_id), {}, group_of=group_of)
+        turn_group = conversations[question.conversation_id].turn_group
+        item = score_question(question, records.answers.get(question.question_id), {}, turn_group=turn_group)
         if question.question_id in records.unscored:  # a ranking alone is no wrong answer
             item = replace(item, locomo_f1=None, set_f1=None, bleu1=None)
         scored.append(item)
@@ -281,7 +281,7 @@ def _ranked_item(entry: str | list[str] | _RankedLine, talk: Conversation, place
     sources = (
         entry.sources if isinstance(entry, _RankedLine) else [entry] if isinstance(entry, str) else entry
     )
-    sessions = {talk.group_of(turn_id) for turn_id in talk.turns}
+    sessions = {talk.turn_group(turn_id) for turn_id in talk.turns}
     for source in sources:
         if source not in talk.turns and source not in sessions:
             raise RecordError(
@@ -300,5 +300,5 @@ def _turns_of(sources: Sequence[str], talk: Conversation) -> list[str]:
         turn_id
         for source in sources
         for turn_id in ([source] if source in talk.turns else talk.turns)
-        if source in (turn_id, talk.group_of(turn_id))
+        if source in (turn_id, talk.turn_group(turn_id))
     ]

@@ -206,7 +206,7 @@ SCORE_LABELS: Mapping[str, str] = {
     Benchmark.BEAM: "nugget score",
     Benchmark.MEMORYAGENTBENCH: "official metric",
 }
-"""What the score of a benchmark is called on axes and in titles."""
+"""The names of the benchmarks' scores on axes and in titles."""
 
 TOKEN_F1_LABEL = "LoCoMo's token F1"
 """That of a benchmark which has none of its own."""

@@ -132,7 +132,7 @@ def score_question(
     record: AnswerRecord | None,
     judgements: Mapping[str, JudgeRecord | None],
     nuggets: Sequence[JudgeRecord | None] = (),
-    group_of: Callable[[str], str] = evidence_group,
+    turn_group: Callable[[str], str] = evidence_group,
 ) -> ScoredQuestion:
     """Score one answer.
 
@@ -141,7 +141,7 @@ def score_question(
         record: the answer; None if it is missing.
         judgements: for each rubric that grades it, the judgement of this answer; None if it is missing.
         nuggets: the judgement of each nugget of this answer; None if it is missing.
-        group_of: names the session of a turn (see ``Conversation.group_of``).
+        turn_group: names the session of a turn (see ``Conversation.turn_group``).
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None, nuggets=nuggets)
@@ -150,14 +150,14 @@ def score_question(
     answerable = gold if question.is_answerable else None
     evidence, ranked = question.evidence, record.answer.ranked
     recall: dict[str, float] | None = None
-    if evidence and ranked is not None and not ranks_sessions(question, ranked, group_of):
+    if evidence and ranked is not None and not ranks_sessions(question, ranked, turn_group):
         sources, tokens = [item.sources for item in ranked], [item.tokens for item in ranked]
         recalls = [evidence_recall(evidence, sources, k) for k in RECALL_CUTOFFS]
         recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
         recall = dict(zip(RECALL_KEYS, recalls, strict=True))
     if question.benchmark.has_own_score:
         own = _own_score(question, record.answer.text, judgements, nuggets)
-        found = retrieval_scores(question, ranked, group_of)
+        found = retrieval_scores(question, ranked, turn_group)
         return ScoredQuestion(question, record, judgements, own, None, None, recall, found, nuggets)
     return ScoredQuestion(
         question=question,
@@ -167,7 +167,7 @@ def score_question(
         set_f1=None if gold is None or category is not Category.MULTI_HOP else set_f1(text, gold),
         bleu1=None if answerable is None else bleu1(text, answerable),
         recall=recall,
-        retrieval=retrieval_scores(question, ranked, group_of),
+        retrieval=retrieval_scores(question, ranked, turn_group),
     )
 
 

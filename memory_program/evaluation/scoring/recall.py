@@ -11,24 +11,24 @@ RETRIEVAL_CUTOFFS = (5, 10, 50)
 
 
 def ranks_sessions(
-    question: Question, ranked: Sequence[RankedItem], group_of: Callable[[str], str] = evidence_group
+    question: Question, ranked: Sequence[RankedItem], turn_group: Callable[[str], str] = evidence_group
 ) -> bool:
     """Tell if a ranking names sessions and no turn, so that it has no recall of turns."""
     sources = {source for item in ranked for source in item.sources}
-    has_turns = all(group_of(turn_id) != turn_id for turn_id in question.evidence)
-    return has_turns and bool(sources) and all(group_of(source) == source for source in sources)
+    has_turns = all(turn_group(turn_id) != turn_id for turn_id in question.evidence)
+    return has_turns and bool(sources) and all(turn_group(source) == source for source in sources)
 
 
 def retrieval_scores(
     question: Question,
     ranked: Sequence[RankedItem] | None,
-    group_of: Callable[[str], str] = evidence_group,
+    turn_group: Callable[[str], str] = evidence_group,
 ) -> Mapping[str, float] | None:
     """Score the ranking of one question; None where there is no ranking, or no evidence.
 
     A ranking of memories becomes a ranking of the turns that they cite, and of the sessions of those turns,
-    in order and each once. So k counts turns or sessions, whatever the system retrieves. ``group_of`` names
-    the session of a turn (see ``Conversation.group_of``).
+    in order and each once. So k counts turns or sessions, whatever the system retrieves. ``turn_group`` names
+    the session of a turn (see ``Conversation.turn_group``).
 
     Returns:
         For ``turn`` and ``session``, where the benchmark names such evidence, and each k: ``turn/recall/5``
@@ -40,11 +40,11 @@ def retrieval_scores(
     grains = {
         "turn": (question.evidence, turns),
         "session": (
-            question.labelled_groups or tuple(dict.fromkeys(map(group_of, question.evidence))),
-            list(dict.fromkeys(map(group_of, turns))),
+            question.labelled_groups or tuple(dict.fromkeys(map(turn_group, question.evidence))),
+            list(dict.fromkeys(map(turn_group, turns))),
         ),
     }
-    if ranks_sessions(question, ranked, group_of):
+    if ranks_sessions(question, ranked, turn_group):
         del grains["turn"]
     scores: dict[str, float] = {}
     for grain, (evidence, ranking) in grains.items():

@@ -109,8 +109,8 @@ class SystemRecords:
                     judgements[rubric] = found
                 else:
                     nuggets.append(found)
-            group_of = talks[question.conversation_id].group_of
-            scored.append(score_question(question, record, judgements, nuggets, group_of))
+            turn_group = talks[question.conversation_id].turn_group
+            scored.append(score_question(question, record, judgements, nuggets, turn_group))
         banks = load_banks(self.run.system, self.selection.conversations, store)
         kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in talks.items()}
         places = [(item, item.question.conversation_id) for item in scored]
