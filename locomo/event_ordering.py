@@ -37,24 +37,24 @@ def kendall_tau_b(xs: Sequence[float], ys: Sequence[float]) -> float:
 
 
 def event_ordering_score(
-    events: Sequence[str], answer_lines: Sequence[str], found_in: Sequence[int]
+    events: Sequence[str], answer_lines: Sequence[str], found_in: Sequence[Sequence[int]]
 ) -> float:
     """Score the order of events in an answer: (tau-b + 1) / 2, from 0 to 1.
 
-    A line of the answer stands for the first event that is found in it and in no earlier line; a line without
-    an event is an item of its own. Both sides rank all items, and those that one side lacks share its last
-    rank, one more than the number of items.
+    A line of the answer stands for the first event that is found in it and that no earlier line stands for; a
+    line without an event is an item of its own. Both sides rank all items, and those that one side lacks
+    share its last rank, one more than the number of items.
 
     Args:
         events: at least two events in the right order.
         answer_lines: the lines of the answer.
-        found_in: for each event, the number of the first line that mentions it, from 1; 0 for none.
+        found_in: for each event, the numbers of the lines that mention it, from 1.
 
     Raises:
         ScoringError: the events are fewer than two, or have not one line each.
 
     Example:
-        >>> event_ordering_score(["a", "b", "c"], ["first b", "then a"], [2, 1, 0])
+        >>> event_ordering_score(["a", "b", "c"], ["first b", "then a"], [[2], [1], []])
         0.6666666666666666
     """
     # Deviation: blank lines of an answer are no items, and an answer without lines scores 0. Officially a
@@ -65,9 +65,11 @@ def event_ordering_score(
         )
     said: list[str] = []
     for number, line in enumerate(answer_lines, start=1):
-        matched = [event for event, place in zip(events, found_in, strict=True) if place == number]
-        said.append(matched[0] if matched else line)
+        found = (event for event, places in zip(events, found_in, strict=True) if number in places)
+        said.append(next((event for event in found if event not in said), line))
     union = list(dict.fromkeys([*events, *said]))
+    if len(union) == 1:
+        return 1.0  # equal events, and nothing else was said
     ranks = [{item: rank for rank, item in enumerate(side, start=1)} for side in (events, said)]
     missing = len(union) + 1
     expected, given = ([of_side.get(item, missing) for item in union] for of_side in ranks)

@@ -42,7 +42,9 @@ def list_nugget_gradings(question: Question) -> list[NuggetGrading]:
             return []
 
 
-def nugget_score(question: Question, prediction: str, values: Sequence[float]) -> float:
+def nugget_score(
+    question: Question, prediction: str, values: Sequence[float], lines: Sequence[Sequence[int]] = ()
+) -> float:
     """Combine what a judge found into the score of an answer, from 0 to 1.
 
     BEAM: the mean of the statements' scores; event ordering: ``event_ordering_score``. Summaries:
@@ -52,11 +54,12 @@ def nugget_score(question: Question, prediction: str, values: Sequence[float]) -
         question: the question.
         prediction: the answer.
         values: for each of ``list_nugget_gradings``, what the judge found.
+        lines: for each event, the numbers of the lines that describe it, from 1.
     """
     # Deviation: half points count, as in the paper. The official code cuts them to 0, except in event
     # ordering, where it counts them and then reports tau-b only.
     if question.category is BeamAbility.EVENT_ORDERING:
-        return event_ordering_score(question.nuggets, event_lines(prediction), [round(v) for v in values])
+        return event_ordering_score(question.nuggets, event_lines(prediction), lines)
     if question.category is MemoryAgentBenchTask.SUMMARIZATION:
         fluency, recall, precision = values
         return summary_f1(fluency, recall, precision)

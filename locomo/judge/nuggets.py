@@ -27,10 +27,12 @@ class NuggetJudgement:
     """The finding of a judge about a nugget (see ``NuggetGrading``), with its reasons.
 
     ``value`` is None if the reply has no number that is allowed; ``reasoning`` is then all that it said.
+    ``lines`` are the lines that describe an event, and ``value`` is then the first of them, or 0.
     """
 
     value: float | None
     reasoning: str
+    lines: tuple[int, ...] = ()
 
 
 class GradeNugget(dspy.Signature):
@@ -81,11 +83,31 @@ class NuggetJudge(dspy.Module):
                 reply = predict(**fields, config=reply_limit(predict, self.limit_tokens))
         except AdapterParseError as error:
             said = str(error.lm_response)
-            return NuggetJudgement(_read_value(strip_thinking(said), grading, most), said)
-        value = _read_value(reply.verdict, grading, most)
-        return NuggetJudgement(
-            value, reply.reasoning if value is not None else f"{reply.reasoning}\n{reply.verdict}"
-        )
+            return _judgement(strip_thinking(said), grading, most, said, said)
+        everything = f"{reply.reasoning}\n{reply.verdict}"
+        return _judgement(reply.verdict, grading, most, reply.reasoning, everything)
+
+
+def _judgement(
+    verdict: str, grading: NuggetGrading, most: int, reasoning: str, everything: str
+) -> NuggetJudgement:
+    """Read a verdict; without a number that is allowed, the reasons are all that was said."""
+    if grading is NuggetGrading.EVENT:
+        lines = _read_lines(verdict, most)
+        if lines is not None:
+            return NuggetJudgement(float(min(lines, default=0)), reasoning, lines)
+        return NuggetJudgement(None, everything)
+    value = _read_value(verdict, grading, most)
+    return NuggetJudgement(value, reasoning if value is not None else everything)
+
+
+def _read_lines(verdict: str, most: int) -> tuple[int, ...] | None:
+    """Read the numbers of lines; 0 stands for none. None if they are others than the answer has."""
+    parts = re.split(r"(?<=\d)\s*(?:,|;|and|&)\s*(?:and\s+)?(?=\d)", verdict)
+    numbers = [_read_value(part, NuggetGrading.EVENT, most) for part in parts]
+    if None in numbers:
+        return None
+    return tuple(sorted({int(number) for number in numbers if number}))
 
 
 def _material(

@@ -228,8 +228,8 @@ absent; only an answer that is to the question meets it. An answer that is not t
     NuggetGrading.EVENT: """\
 Find an event in an answer whose lines are numbered. The criterion is the event.
 
-The verdict is the number of the first line that describes the same event, in whatever words; 0 if none
-does.""",
+The verdict is the numbers of all lines that describe the same event, in whatever words, with commas between
+them; 0 if none does.""",
     NuggetGrading.FLUENCY: """\
 Grade the fluency of the given answer, a summary of a book. The criterion is not needed.
 

@@ -42,7 +42,8 @@ class AnswerRecord:
 class JudgeRecord:
     """A verdict by one rubric; None if the call failed, as ``outcome`` and ``message`` describe.
 
-    Of one nugget of an answer there is a ``value`` instead (see ``NuggetGrading``), None without one.
+    Of one nugget of an answer there is a ``value`` instead (see ``NuggetGrading``), None without one, and of
+    an event the ``lines`` of the answer that describe it.
     """
 
     key: str
@@ -54,6 +55,7 @@ class JudgeRecord:
     usage: Usage
     elapsed_s: float
     value: float | None = None
+    lines: tuple[int, ...] = ()
 
     @property
     def is_decided(self) -> bool:

@@ -118,19 +118,26 @@ def test_ranks_that_are_all_equal_have_no_tau_b():
 @pytest.mark.parametrize(
     ("lines", "found_in", "score"),
     [
-        (["bought", "painted", "sold"], [1, 2, 3], 1.0),
-        (["sold", "painted", "bought"], [3, 2, 1], 0.0),
+        (["bought", "painted", "sold"], [[1], [2], [3]], 1.0),
+        (["sold", "painted", "bought"], [[3], [2], [1]], 0.0),
         # ranks 1, 2, 3 against 2, 1, 4 (missing): 2 of 3 pairs agree, tau-b 1/3
-        (["painted", "bought"], [2, 1, 0], 2 / 3),
+        (["painted", "bought"], [[2], [1], []], 2 / 3),
         # events and another line: ranks 1, 2, 3, 5 against 2, 5, 5, 1: 2 pairs agree, 3 disagree, 1 is tied
-        (["other", "bought"], [2, 0, 0], (1 + (2 - 3) / 30**0.5) / 2),
+        (["other", "bought"], [[2], [], []], (1 + (2 - 3) / 30**0.5) / 2),
         # one line tells of two events, and stands for the first of them
-        (["bought and painted", "sold"], [1, 1, 2], (1 + 1 / 3) / 2),
-        ([], [0, 0, 0], 0.0),
+        (["bought and painted", "sold"], [[1], [1], [2]], (1 + 1 / 3) / 2),
+        # an overview of all events stands for the first, and the later lines for the others
+        (["all three", "painted", "sold"], [[1], [1, 2], [1, 3]], 1.0),
+        (["bought, painted", "bought, painted", "sold"], [[1, 2], [1, 2], [3]], 1.0),
+        ([], [[], [], []], 0.0),
     ],
 )
 def test_the_order_of_events_is_scored_as_officially(lines, found_in, score):
     assert event_ordering_score(["Buying", "Painting", "Selling"], lines, found_in) == pytest.approx(score)
+
+
+def test_equal_events_alone_are_in_order():
+    assert event_ordering_score(["Buying", "Buying"], ["bought"], [[1], [1]]) == 1.0
 
 
 def test_half_points_count(tmp_path):

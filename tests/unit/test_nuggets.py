@@ -57,6 +57,8 @@ def test_the_prompt_is_the_one_that_was_agreed_on(asked, grading):
         ("event", "2", 2.0),  # of two lines that say something
         ("event", "3", None),
         ("event", "-1", None),  # no line
+        ("event", "2, 1", 1.0),
+        ("event", "1, 3", None),
         ("statement", "Score: -1", None),
         ("key-points", "**-1**", None),
         ("statement", "- 0.5", 0.5),  # an item of a list
@@ -72,6 +74,15 @@ def test_a_reply_is_a_number_that_is_allowed_or_nothing(asked, grading, verdict,
     question, nugget = asked[NuggetGrading(grading)]
     with ScriptedLM([fields(reasoning="Because.", verdict=verdict)]) as lm:
         assert NuggetJudge(lm).grade(question, ANSWER, nugget).value == value
+
+
+@pytest.mark.parametrize(
+    ("verdict", "lines"), [("1, 2", (1, 2)), ("2 and 1", (1, 2)), ("**1**", (1,)), ("0", ()), ("1 to 2", ())]
+)
+def test_all_lines_of_an_event_are_read(asked, verdict, lines):
+    question, nugget = asked[NuggetGrading.EVENT]
+    with ScriptedLM([fields(reasoning="Because.", verdict=verdict)]) as lm:
+        assert NuggetJudge(lm).grade(question, ANSWER, nugget).lines == lines
 
 
 @pytest.mark.parametrize(("reply", "value"), [("<think>1</think>0.5", 0.5), ("It is fine.", None)])

@@ -186,8 +186,11 @@ def _own_score(
         if kind is not MemoryAgentBenchTask.SUMMARIZATION:
             judgement = next(iter(judgements.values()), None)  # of the first rubric: others are other scores
             return score if score is not None else _record_score(judgement)
-    values = [record.value for record in nuggets if record is not None and record.value is not None]
-    return nugget_score(question, prediction, values) if values and len(values) == len(nuggets) else None
+    found = [(one.value, one.lines) for one in nuggets if one is not None and one.value is not None]
+    if not found or len(found) < len(nuggets):
+        return None
+    values, lines = zip(*found, strict=True)
+    return nugget_score(question, prediction, values, lines)
 
 
 @dataclass(frozen=True, slots=True)

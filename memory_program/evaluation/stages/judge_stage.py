@@ -94,6 +94,7 @@ def judge_cases(
     def judge_case(case: AnswerToJudge) -> None:
         began = time.perf_counter()
         verdict, value, outcome, message = None, None, Outcome.OK, ""
+        lines: tuple[int, ...] = ()
         judge = judges[case.rubric]
         with track_usage() as meter:
             try:
@@ -101,7 +102,7 @@ def judge_cases(
                     if isinstance(judge, NuggetJudge):
                         assert case.nugget is not None, "a judge of nuggets is given one"
                         found = judge.grade(case.question, case.prediction, case.nugget)
-                        value, message = found.value, found.reasoning
+                        value, message, lines = found.value, found.reasoning, found.lines
                     else:
                         judgement = judge.grade(case.question, case.prediction)
                         verdict, message = judgement.verdict, judgement.reasoning
@@ -112,7 +113,7 @@ def judge_cases(
         question_id, usage, elapsed_s = case.question.question_id, meter.usage, time.perf_counter() - began
         journal.add(
             JudgeRecord(
-                case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s, value
+                case.key, question_id, case.rubric, verdict, outcome, message, usage, elapsed_s, value, lines
             )
         )
         is_lost = outcome is Outcome.ERROR or (unparsed_is_lost and outcome is not Outcome.OK)
