@@ -37,7 +37,7 @@ from locomo.types import (
     WorldQuestionType,
     evidence_group,
 )
-from locomo.unspaced_scripts import separate_characters
+from locomo.unspaced_scripts import UNSPACED_RUN, separate_characters
 from memory_program.bank.outcomes import Outcome, ReplyCounts
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord, Record
@@ -145,8 +145,9 @@ def score_question(
     """
     if record is None or record.answer.outcome is not Outcome.OK:
         return ScoredQuestion(question, record, judgements, None, None, None, None, nuggets=nuggets)
-    text, gold, category = separate_characters(record.answer.text), question.answer, question.f1_category
-    gold = separate_characters(gold) if isinstance(gold, str) else gold
+    text, gold, category = record.answer.text, question.answer, question.f1_category
+    if isinstance(gold, str) and UNSPACED_RUN.search(gold):  # others are scored as officially
+        text, gold = separate_characters(text), separate_characters(gold)
     answerable = gold if question.is_answerable else None
     evidence, ranked = question.evidence, record.answer.ranked
     recall: dict[str, float] | None = None
