@@ -172,7 +172,7 @@ def parse_event_time(written: str) -> datetime | None:
     try:
         time: datetime = dates.parse(told, default=start, fuzzy=True, ignoretz=True)
         time = time if _HOUR.search(told) else datetime(time.year, time.month, time.day)
-    except (ValueError, OverflowError):  # dateutil's ParserError is a ValueError
+    except (ValueError, ArithmeticError):  # a ParserError of dateutil, or a number out of range
         time = start
     return (time if time.year == start.year else start).replace(tzinfo=UTC)
 

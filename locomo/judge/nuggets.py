@@ -17,7 +17,7 @@ from locomo.types import Question
 _MARKS = r"(?:(?!-\d)[\W_])*"  # a minus sign belongs to the number
 _NUMBER = re.compile(
     rf"{_MARKS}(?:(?:the )?(?:final )?(?:verdict|score|line|number){_MARKS}(?:is )?{_MARKS})?"
-    r"(-?\d+(?:\.\d+)?)\W*",
+    r"(-?\d+(?:\.\d+)?)(?!\s*%)\W*",
     re.IGNORECASE,
 )
 

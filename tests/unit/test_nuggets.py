@@ -52,6 +52,8 @@ def test_the_prompt_is_the_one_that_was_agreed_on(asked, grading):
         ("statement", "0", 0.0),
         ("statement", "0.7", None),
         ("statement", "2", None),
+        ("statement", "1%", None),
+        ("statement", "**Score: 1 %**", None),
         ("statement", "1 or 0.5", None),
         ("statement", "CORRECT", None),
         ("event", "2", 2.0),  # of two lines that say something

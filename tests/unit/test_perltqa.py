@@ -112,6 +112,7 @@ def test_questions_about_one_person_may_stand_in_two_places():
         ("Mid-Autumn Festival night", None),
         ("", None),
         ("room 20221", None),
+        (f"2023 {'1' * 45}h", datetime(2023, 1, 1, tzinfo=UTC)),
     ],
 )
 def test_a_time_in_free_text_is_read_as_far_as_it_names_a_year(written, time):
