@@ -262,6 +262,10 @@ class Session:
     turns: tuple[Turn, ...]
     observations: tuple[Observation, ...] = field(default=(), compare=False)
 
+    def __post_init__(self) -> None:
+        """Take any sequence of turns: a session is used as a key, so it keeps a tuple."""
+        object.__setattr__(self, "turns", tuple(self.turns))
+
     @property
     def session_id(self) -> str:
         """The name that banks, logs and records use, for example ``session_3``."""

@@ -3,6 +3,7 @@
 ``remembering`` gives an ``openai`` client a memory, by the server's proxy.
 """
 
+import json
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from types import TracebackType
@@ -13,6 +14,7 @@ from uuid import uuid4
 import httpx
 from pydantic import BaseModel
 
+from locomo.json_at import INVALID_CHARACTERS
 from memory_program.core.errors import MemoryProgramError
 from memory_program.serving.wire import (
     AddResponse,
@@ -111,13 +113,18 @@ def _settings(url: str, token: str | None, timeout_s: float) -> dict[str, Any]: 
 
 
 def _arguments(call: _Call, namespace: str | None) -> dict[str, Any]:  # Any: httpx's arguments
-    params = call.params if namespace is None else {"namespace": namespace, **call.params}
+    named = call.params if namespace is None else {"namespace": namespace, **call.params}
+    params = {
+        name: INVALID_CHARACTERS.sub("\ufffd", value) if isinstance(value, str) else value
+        for name, value in named.items()
+    }
     return {
         "method": call.method,
         "url": f"{_API}/{call.route}",
         "params": params,
-        "json": call.content,
-        "headers": call.headers,
+        # as ASCII, which has a place for half an emoji
+        "content": None if call.content is None else json.dumps(call.content).encode(),
+        "headers": {**call.headers, "Content-Type": "application/json"},
     }
 
 

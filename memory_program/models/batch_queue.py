@@ -160,6 +160,7 @@ class BatchQueue:
         self._batches: dict[str, _Batch] = {}
         self._claimable = defaultdict[str, list[tuple[str, str]]](list)
         self._new: list[_Call] = []
+        self._in_hand: list[_Call] = []  # of this round: in no batch that is recorded
         self._arrived_at = 0.0
         self._halved: dict[BatchApi, int] = {}
         self._has_unanswered = False
@@ -198,7 +199,10 @@ class BatchQueue:
         with self._changed:
             self._closing.set()
             self._fail(
-                [*self._new, *(call for batch in self._batches.values() for call in batch.calls.values())],
+                [
+                    *(*self._new, *self._in_hand),
+                    *(call for batch in self._batches.values() for call in batch.calls.values()),
+                ],
                 f"{why}: submitted batches go on, and the same command waits for them",
             )
             self._new = []
@@ -233,6 +237,7 @@ class BatchQueue:
                         self._changed.wait(due_s)
                         continue
                     groups = self._take_new()
+                    self._in_hand = [call for calls in groups for call in calls]
                     batches = [b for b in self._batches.values() if b.calls and b.poll_at <= time.monotonic()]
                 for calls in groups:
                     self._submit(calls)
@@ -318,6 +323,9 @@ class BatchQueue:
                 if status.has_ended:
                     batch.replies = api.replies(batch.record.key, status)
         except (lm15.LM15Error, *_MALFORMED) as error:
+            if isinstance(error, (lm15.AuthError, lm15.BillingError)):  # it goes on at the provider
+                self._leave(batch, f"cannot be asked for: {_describe(error)}")
+                return
             if not _POLICY.should_retry(error):
                 self._end_unfinished(batch, f"is lost: {_describe(error)}")
                 return
@@ -344,6 +352,13 @@ class BatchQueue:
             why = f" ({redact_text(status.error)})" if status.error else ""
             self._end_unfinished(batch, f"{status.word}{why}")
 
+    def _leave(self, batch: _Batch, what: str) -> None:
+        """Fail the calls that wait for a batch; a later process may claim them there."""
+        with self._changed:
+            calls, batch.calls = list(batch.calls.values()), {}
+        name = f"{batch.record.model}: batch {batch.record.key}"
+        self._fail(calls, f"{name} {what}; mend this, and the same command waits for the batch")
+
     def _end_unfinished(self, batch: _Batch, what: str) -> None:
         """Fail the calls that get no reply from a batch; those of an earlier process are submitted again."""
         calls, name = self._give_up(batch), f"{batch.record.model}: batch {batch.record.key}"
@@ -358,6 +373,7 @@ class BatchQueue:
         """Take the calls out of a batch, and record that no later process may claim them there."""
         with self._changed:
             calls, requests = list(batch.calls.values()), tuple(batch.calls)
+            self._in_hand += calls
             batch.calls = {}
             batch.settled.update(requests)
         batch.record = replace(batch.record, settled=(*batch.record.settled, *requests))
@@ -389,4 +405,6 @@ class BatchQueue:
 
 
 def _describe(error: Exception) -> str:
-    return redact_text(error.message if isinstance(error, lm15.LM15Error) else repr(error))
+    # without lm15's advice, which is about settings that this program does not use
+    told = error.message.partition("\n\n")[0] if isinstance(error, lm15.LM15Error) else repr(error)
+    return redact_text(told)

@@ -97,13 +97,16 @@ def model_source(model: str) -> str:
 
 
 def model_program(model: str) -> Path | None:
-    """Find the program (prompts, as JSON) that a model in a folder was trained in; None if there is none.
+    """Find the program (prompts, as JSON) that a model was trained in; None if there is none.
+
+    It lies in the folder of the model, or beside a GGUF file.
 
     A model of the hub is known by its name alone: its program is found once it lies in a folder.
     """
     if not runs_here(model) or model == OBSERVATIONS:
         return None
-    path = (_POCKET if is_bundled(model) else Path(model_source(model)).expanduser()) / "program.json"
+    source = _POCKET if is_bundled(model) else Path(model_source(model)).expanduser()
+    path = (source.parent if source.suffix == ".gguf" else source) / "program.json"
     return path if path.is_file() else None
 
 

@@ -1,9 +1,9 @@
 """The JSON of the memory server: what its REST door takes and gives, and what the client reads."""
 
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from locomo.json_at import INVALID_CHARACTERS
 
@@ -17,7 +17,7 @@ def _replace_half_pairs(text: object) -> object:
 
 
 ShownText = Annotated[str, BeforeValidator(_replace_half_pairs)]
-"""Text of a model or a user in a response; half a surrogate pair, which no response can carry, is U+FFFD."""
+"""Text of a model or a user; half a surrogate pair, which no response can carry, is U+FFFD."""
 
 Kind = Literal["episodic", "semantic", "procedural"]
 MemoryId = Annotated[str, Field(pattern=r"^m[1-9][0-9]{0,17}$")]
@@ -72,7 +72,7 @@ class AddResponse(BaseModel):
 class AskRequest(_Request):
     """A question to the memories; with ``as_of`` it is answered from what held on that day."""
 
-    question: Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
+    question: Annotated[ShownText, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
     as_of: date | None = None
 
 
@@ -177,12 +177,18 @@ class SourceList(BaseModel):
 
 
 class CorrectRequest(_Request):
-    """A memory's new text; without an id the agents find what the text corrects."""
+    """A memory's new text; without an id the agents find what the text corrects, and read nothing else."""
 
-    text: Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
+    text: Annotated[ShownText, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
     memory_id: MemoryId | None = None
     happened_at: date | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
+
+    @model_validator(mode="after")
+    def _check_is_used(self) -> Self:
+        if self.memory_id is None and (self.happened_at is not None or self.reason):
+            raise ValueError("happened_at and reason need memory_id: without one, write them into the text")
+        return self
 
 
 class ForgetRequest(_Request):

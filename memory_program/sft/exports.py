@@ -20,6 +20,7 @@ DATASET_NAME = "memory_writer"
 
 VerlRowUnit = Literal["session", "question"]
 
+_SPEAKERS = {"user": "human", "assistant": "gpt"}
 _MESSAGES = pa.list_(pa.struct([("role", pa.string()), ("content", pa.string())]))
 _EXTRA_INFO = pa.struct(
     [("index", pa.int64()), *((name, pa.string()) for name in ("namespace", "agent", "episode", "earlier"))]
@@ -38,13 +39,15 @@ _SCHEMA = pa.schema(
 def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]:
     """Write the valid exchanges for LLaMA-Factory; raise ``RecordError`` if there are none.
 
+    Only the last reply of a row is to be learned (``mask_history: true``): those before are demonstrations.
     Source: its data/README.md ("Sharegpt Format": conversations of human and gpt, and a system column).
     """
     folder.mkdir(parents=True, exist_ok=True)
     rows: list[dict[str, Any]] = []  # Any: JSON
     for call in (call for line in lines for call in line["calls"] if call["is_valid"]):
-        human = {"from": "human", "value": _message_text(call, "user")}
-        turns = [human, {"from": "gpt", "value": call["reply"]}]
+        said = [message for message in call["messages"] if message["role"] != "system"]
+        turns = [{"from": _SPEAKERS[message["role"]], "value": message["content"]} for message in said]
+        turns.append({"from": "gpt", "value": call["reply"]})
         rows.append({"conversations": turns, "system": _message_text(call, "system")})
     if not rows:
         raise RecordError("no exchange of these trajectories is valid: there is nothing to learn from")

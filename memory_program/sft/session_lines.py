@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +10,21 @@ from typing import Any
 from locomo.types import Session
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import RecordError
+from memory_program.core.hashing import content_hash
 
 SessionLine = dict[str, Any]  # Any: a JSON object
 
+_LONGEST_NAME = 200  # bytes
+_PART_CHARS = 40
+
 
 def session_file(folder: Path, conversation_id: str) -> Path:
-    """Name the file of a conversation."""
-    return folder / f"{conversation_id.replace('/', '_')}.jsonl"
+    """Name the file of a conversation: by its id, or by a part and the hash of an id that is no file name."""
+    is_name = "/" not in conversation_id and len(conversation_id.encode()) <= _LONGEST_NAME
+    if is_name:
+        return folder / f"{conversation_id}.jsonl"
+    part = re.sub(r"[^\w.-]", "_", conversation_id)[:_PART_CHARS]
+    return folder / f"{part}-{content_hash(conversation_id)[:8]}.jsonl"
 
 
 def read_lines(path: Path) -> list[SessionLine]:

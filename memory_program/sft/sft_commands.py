@@ -335,10 +335,9 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         model = load_model(str(source), "cpu", torch.bfloat16)
         model.network.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
-        program = config.trajectories / PROGRAM_FILE
-        if config.from_verl is not None and program.is_file():
-            shutil.copy(program, folder / PROGRAM_FILE)
-            say(f"its program is that of {config.trajectories}")
+        taught_in = config.model if config.from_verl is None else config.trajectories
+        if _copy_program(taught_in, folder):
+            say(f"its program is that of {taught_in}")
         say(f"saved: {folder}; vllm serve {folder}")
         return
     if config.format == "gguf":
@@ -349,8 +348,7 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         model = load_model(str(config.model), "cpu", torch.bfloat16)
         path = folder / "model.gguf"
         write_gguf(model, config.model.resolve().name, path)
-        if (config.model / PROGRAM_FILE).is_file():
-            shutil.copy(config.model / PROGRAM_FILE, folder / PROGRAM_FILE)
+        _copy_program(config.model, folder)
         say(f"saved: {path}")
         return
     lines = read_trajectories(config.trajectories)
@@ -359,6 +357,14 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         return
     path = folder / f"by_{config.by}.parquet"
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
+
+
+def _copy_program(source: Path, folder: Path) -> bool:
+    """Put the program of a model beside its weights, in place of an earlier model's; False if it has none."""
+    (folder / PROGRAM_FILE).unlink(missing_ok=True)
+    if (source / PROGRAM_FILE).is_file():
+        shutil.copy(source / PROGRAM_FILE, folder / PROGRAM_FILE)
+    return (folder / PROGRAM_FILE).is_file()
 
 
 def _check_finished(failures: Sequence[str | None]) -> None:

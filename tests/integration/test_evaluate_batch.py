@@ -16,11 +16,13 @@ from typing import Any
 
 import pytest
 from dspy.lm15 import Config, Message, Request
+from fastapi.responses import JSONResponse, Response
 from rich.console import Console
 
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import BatchError, ConfigError
+from memory_program.core.journal import Journal
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.models.batch_api import OpenAIBatchApi
@@ -274,6 +276,48 @@ def test_calls_of_a_batch_that_the_provider_has_forgotten_are_submitted_again(tm
             assert ask_all(queue, server, ["hello"]) == ["you said hello"]
         assert server.sizes == [1, 1]
     assert any("batch_9 is lost: HTTP 404" in line and "submitted again: 1" in line for line in said)
+
+
+class Locked(OpenAIBatchServer):
+    """Refuses the key while it is locked."""
+
+    is_locked = False
+
+    async def _state(self, batch_id: str) -> Response:
+        if self.is_locked:
+            return JSONResponse({"error": {"message": "Incorrect API key provided."}}, 401)
+        return await super()._state(batch_id)
+
+
+def test_a_batch_that_a_key_may_not_ask_for_is_waited_for_once_the_key_is_mended(tmp_path):
+    said, replies = list[str](), list[str]()
+    with Locked(reply=echo) as server:
+        server.is_held = True
+        with quick(tmp_path, said) as queue:
+            waiting = threading.Thread(target=lambda: replies.extend(ask_all(queue, server, ["a", "b"])))
+            waiting.start()
+            while not server.polled:
+                time.sleep(0.01)
+            server.is_locked = True
+            waiting.join()
+        server.is_locked = server.is_held = False
+        with quick(tmp_path, said) as queue:
+            assert ask_all(queue, server, ["a", "b"]) == ["you said a", "you said b"]
+        assert server.sizes == [2]
+    assert "Incorrect API key provided." in replies[0]
+    assert "the same command waits for the batch" in replies[0]
+    assert "To fix" not in replies[0]
+
+
+def test_calls_fail_when_a_batch_cannot_be_recorded(tmp_path, monkeypatch):
+    def full(self: object, record: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    server, queue = OpenAIBatchServer(reply=echo), quick(tmp_path, [], max_calls=2)
+    with server, queue, monkeypatch.context() as patch:
+        patch.setattr(Journal, "add", full)
+        replies = ask_all(queue, server, ["a", "b", "c"])
+    assert len([reply for reply in replies if "batches.jsonl' cannot be written" in reply]) == 3
 
 
 def test_a_server_without_batches_is_told_apart(tmp_path):

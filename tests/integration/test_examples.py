@@ -1,9 +1,12 @@
 """The examples run, with the embedded model and a tiny setting."""
 
+import pytest
+
 from examples.evaluate_minimal import evaluate
 from examples.grpo_loop import LoopSettings, grpo
 from memory_program.worlds import generate_worlds, sample_worlds
 from tests.conftest import CHECKOUT
+from tests.model_server import Behaviour, ModelServer, always
 
 
 def test_the_minimal_evaluation_scores_the_embedded_model(capsys):
@@ -12,6 +15,17 @@ def test_the_minimal_evaluation_scores_the_embedded_model(capsys):
     assert found.n == 5
     assert found.value > 0.5
     assert capsys.readouterr().out.splitlines()[-1].endswith(" memories")
+
+
+def test_the_minimal_evaluation_gives_failed_calls_no_score(capsys, monkeypatch):
+    with ModelServer(always(Behaviour.BAD_KEY)) as server:
+        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "wrong")
+        with pytest.raises(SystemExit, match="no question was answered"):
+            evaluate("openai/m", [sample_worlds()[0].conversation], max_questions=2)
+    said = capsys.readouterr().out
+    assert "session_1: " in said
+    assert "401" in said
 
 
 def test_the_grpo_loop_trains_and_reports_each_step(capsys):

@@ -34,7 +34,8 @@ from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.rl.training_data import check_not_taught
 from memory_program.serving.reply_rewards import ReplyRewarder
-from memory_program.sft.exports import write_verl
+from memory_program.sft.exports import write_llamafactory, write_verl
+from memory_program.sft.session_lines import session_file
 from memory_program.sft.sft_commands import (
     collect_trajectories,
     export_to_format,
@@ -202,6 +203,26 @@ def test_llamafactory_finds_its_dataset_by_name_with_the_columns_that_it_reads(t
         assert [turn["from"] for turn in said] == ["human", "gpt"]
         assert row[entry["columns"]["system"]] in SYSTEMS
     assert rows[0]["conversations"][1]["value"] == reply("core", remembers=True)
+
+
+def test_demonstrations_are_turns_of_their_own_for_llamafactory(taught, tmp_path):
+    (line, *_) = read_trajectories(taught)
+    call = next(call for call in line["calls"] if call["is_valid"])
+    system, asked = call["messages"]
+    shown = [{"role": "user", "content": "a demo"}, {"role": "assistant", "content": "its reply"}]
+    path, _ = write_llamafactory([{"calls": [{**call, "messages": [system, *shown, asked]}]}], tmp_path)
+    (row,) = json.loads(path.read_text())
+    assert [turn["from"] for turn in row["conversations"]] == ["human", "gpt", "human", "gpt"]
+    assert row["conversations"][2]["value"] == asked["content"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "x" * 300])
+def test_an_id_that_is_no_file_name_has_a_file_of_its_own(tmp_path, name):
+    path = session_file(tmp_path, name)
+    path.touch()
+    assert session_file(tmp_path, name) == path
+    assert session_file(tmp_path, name.replace("/", "_")) != path or "/" not in name
+    assert session_file(tmp_path, "conv-26").name == "conv-26.jsonl"
 
 
 def test_a_row_of_verl_can_be_rolled_out_and_rewarded(taught, tmp_path):

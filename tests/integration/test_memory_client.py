@@ -1,6 +1,7 @@
 """The Python client against a real server, sync and async, and an ``openai`` client that remembers."""
 
 import asyncio
+import json
 import socket
 import subprocess
 import sys
@@ -62,6 +63,21 @@ def test_the_client_does_all_that_the_server_can(server):
         assert (raised.value.status, raised.value.code) == (404, "UnknownMemory")
         assert memory.erase("ana ø/1").rows
         assert list(memory.memories()) == []
+
+
+def test_half_an_emoji_is_sent_and_searched_for(server):
+    with MemoryClient(server[0], namespace="ana") as memory:
+        text = json.loads('"I adopted a dog called Pip! \\ud83d"')
+        assert memory.add([{"role": "user", "content": text, "time": MAY}], wait=True).added == 1
+        assert "Pip" in memory.search("dog \ud83d").items[0].text
+        assert "Pip" in memory.ask("What is the adopted dog called? \ud83d").answer
+
+
+def test_a_correction_without_an_id_takes_no_day_and_no_reason(server):
+    with MemoryClient(server[0], namespace="ana") as memory:
+        for given in ({"happened_at": MAY.date()}, {"reason": "typo"}):
+            with pytest.raises(MemoryServerError, match="422"):
+                memory.correct("I bought a blue bicycle.", **given)
 
 
 @contextmanager

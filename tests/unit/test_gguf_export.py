@@ -8,6 +8,7 @@ from dspy import lm15
 from memory_program.configs.sft_config import ExportConfig
 from memory_program.core.errors import ModelError
 from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.models.model_names import model_program
 from memory_program.sft.sft_commands import export_to_format
 from tests.tiny_model import save_tiny_model
 
@@ -35,6 +36,17 @@ def test_a_model_that_is_exported_as_gguf_gives_the_same_greedy_replies(tmp_path
     model = save_tiny_model(tmp_path / "model", architecture, **settings)
     export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path / "export"))
     assert reply(tmp_path / "export/gguf/model.gguf") == reply(model)
+
+
+@pytest.mark.parametrize("kind", ["gguf", "hf"])
+def test_an_exported_model_is_asked_under_the_prompts_that_it_was_trained_in(tmp_path, kind):
+    taught, other = (save_tiny_model(tmp_path / name) for name in ("taught", "other"))
+    (taught / "program.json").write_text("{}")
+    exported = tmp_path / "export" / kind
+    source = exported / "model.gguf" if kind == "gguf" else exported
+    for model, program in ((taught, exported / "program.json"), (other, None)):
+        export_to_format(ExportConfig(format=kind, model=model, output_dir=tmp_path / "export"))
+        assert model_program(f"local:{source}") == program
 
 
 def test_another_architecture_is_refused_with_the_way_out(tmp_path):

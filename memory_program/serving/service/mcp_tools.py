@@ -214,6 +214,8 @@ def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
             if memory_id is not None:
                 make = partial(service.correct, namespace, memory_id, text, happened_at=happened_at)
                 return change_response(await run_in_threadpool(make))
+            if happened_at is not None:
+                raise ToolError("happened_at needs memory_id: without one, write the day into the text")
             make = partial(service.correct_in_words, namespace, text, _WAIT_S)
             return change_response(await door.threads.run(make))
 
