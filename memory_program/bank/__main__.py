@@ -136,6 +136,8 @@ def forget_bank(db: Db, namespace: Namespace) -> None:
     if not deleted.was_known:
         raise _unknown_namespace(namespace)
     _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
+    if deleted.left:
+        _print_line(deleted.left)
 
 
 def export_file(

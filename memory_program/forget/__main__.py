@@ -59,6 +59,8 @@ def _command(
     found = {uri: tracked for uri, tracked in done.tracking.items() if tracked.was_found}
     places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in found)])
     print(f"nothing of it is left in {places}, or in reports beside the folders")
+    for url, left in done.left.items():
+        print(f"{url}: {left}")
     for uri in done.tracking.keys() - found.keys():
         print(f"there is no MLflow database at {uri}")
     for uri in (uri for uri, tracked in found.items() if tracked.is_in_trash):

@@ -30,12 +30,16 @@ _JOURNALS_WITHOUT_IDS = frozenset({"calls.jsonl", "proposals.jsonl"})
 
 @dataclass(slots=True)
 class ForgetReport:
-    """The banks, journal lines, files, and MLflow runs and traces that were deleted."""
+    """The banks, journal lines, files, and MLflow runs and traces that were deleted.
+
+    ``left`` says of a database what only its owner can erase.
+    """
 
     namespaces: list[str] = field(default_factory=list[str])
     databases: list[str] = field(default_factory=list[str])
     lines: int = 0
     files: list[Path] = field(default_factory=list[Path])
+    left: dict[str, str] = field(default_factory=dict[str, str])
     tracking: dict[str, MlflowDeletion] = field(default_factory=dict[str, MlflowDeletion])
 
 
@@ -95,7 +99,8 @@ def forget_conversation(
             _forget_copies(namespace, folders, tracking_uri, matcher, sources, done)
         for url, text in zip(done.databases, in_banks, strict=True):
             for bank in text.banks or [namespace]:  # an earlier try may have deleted the rows, not the bytes
-                forget_namespace(url, bank)
+                left = forget_namespace(url, bank).left
+                done.left.update({url: left} if left else {})
         if not done.namespaces and not in_datasets:
             raise ConfigError(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "

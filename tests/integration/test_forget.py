@@ -9,10 +9,16 @@ import html
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import mlflow
@@ -36,10 +42,11 @@ from memory_program.rl.rollout_files import read_rollouts, write_rollouts
 from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session
-from tests.databases import DATABASES, empty_database
+from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database, execute
 from tests.model_server import Behaviour, ModelServer, at_random
 from tests.optimization_samples import write_conversations
 
+needs_postgres = pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
 SECRET, KEPT = "Alice buried the treasure under the linden", "Bob keeps his ladder in the shed"
 
 
@@ -145,6 +152,82 @@ def test_a_concurrent_reader_is_reported_and_the_erasure_can_be_repeated(tmp_pat
         reader.cursor().execute("ROLLBACK")
     assert not forget_namespace(url, "alice").was_known
     assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
+
+
+def test_an_erasure_that_fails_half_way_says_what_is_deleted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    remember(url, "alice", SECRET, count=1)
+    with closing(sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)) as writer:
+        with pytest.raises(
+            StoreError, match="the rows are deleted, but their bytes are not yet: run"
+        ) as told:
+            forget_namespace(url, "alice", lambda _: writer.execute("BEGIN IMMEDIATE"))
+        assert "nothing was written" not in str(told.value)
+
+
+@needs_postgres
+def test_an_erasure_waits_for_a_session_that_is_being_saved(tmp_path: Path):
+    with empty_database("postgresql", tmp_path) as url, BankStore(url) as store:
+        remember(url, "alice", SECRET, count=1)
+        space = store.load("alice")
+        space.bank.create([Draft(f"{SECRET}, again.", MemoryKind.SEMANTIC)], Provenance("test"))
+        erasure = threading.Thread(target=forget_namespace, args=(url, "alice"))
+
+        def begin_erasure(_: object) -> None:
+            erasure.start()
+            time.sleep(0.5)
+
+        store.save(space, begin_erasure)
+        erasure.join()
+        assert not text_from_banks(url, "alice").banks
+        with store.database.reading() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM memory_operations")) == 0
+
+
+@needs_postgres
+def test_parallel_erasures_of_several_namespaces_succeed(tmp_path: Path):
+    names = ["alice", "bob", "carol", "dave"]
+    with empty_database("postgresql", tmp_path) as url:
+        for name in names:
+            remember(url, name, SECRET, count=1)
+        with ThreadPoolExecutor(len(names)) as pool:
+            assert all(deleted.was_known for deleted in pool.map(partial(forget_namespace, url), names))
+
+
+@needs_postgres
+def test_an_erasure_that_an_older_transaction_hinders_is_reported(tmp_path: Path, monkeypatch):
+    with empty_database("postgresql", tmp_path) as url:
+        remember(url, "alice", SECRET, count=1)
+        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+        with engine.connect() as older:
+            older.execution_options(isolation_level="REPEATABLE READ").execute(text("SELECT 1"))
+            with monkeypatch.context() as patched:
+                patched.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+                with pytest.raises(StoreError, match=r"older transaction.*the rows are deleted, but"):
+                    forget_namespace(url, "alice")
+            assert SECRET.encode() in bytes_of("postgresql", url, tmp_path)
+        engine.dispose()
+        assert not forget_namespace(url, "alice").was_known
+        assert SECRET.encode() not in bytes_of("postgresql", url, tmp_path)
+
+
+@needs_postgres
+def test_statistics_that_only_the_owner_can_erase_are_reported(tmp_path: Path, capsys):
+    role = f"test_{uuid.uuid4().hex}"
+    with empty_database("postgresql", tmp_path) as url:
+        options = str(make_url(url).query["options"])
+        own_url = make_url(url).update_query_dict({"options": f"{options} -c role={role}"})
+        own = own_url.render_as_string(hide_password=False)
+        execute(url, f"CREATE ROLE {role}")
+        try:
+            execute(url, f"GRANT ALL ON SCHEMA {options.partition('=')[2]} TO {role}")
+            remember(own, "alice", SECRET, count=1)
+            assert bank_command(["forget", "--db", own, "--namespace", "alice"]) == 0
+            assert "ask the owner of the database for VACUUM (FULL)" in capsys.readouterr().out
+        finally:
+            execute(url, f"DROP OWNED BY {role}")
+            execute(url, f"DROP ROLE {role}")
 
 
 def test_the_bank_command_reports_what_it_erased(tmp_path: Path, capsys):

@@ -377,6 +377,8 @@ class MemoryService:
                 self._spaces.pop(namespace, None)
             deleted = forget_namespace(self._url, namespace, on_deleted)
         _logger.info("%s: erased %d rows", namespace, sum(deleted.rows.values()))
+        if deleted.left:
+            _logger.warning("%s: %s", namespace, deleted.left)
         return deleted
 
     # -- inside --------------------------------------------------------------------------------------
