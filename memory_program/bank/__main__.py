@@ -210,6 +210,12 @@ def import_file(
     with BankStore(_check_no_password(db)) as store:
         if space.namespace in store.namespaces():
             raise ConfigError(f"namespace {space.namespace!r} is taken: give another one with --namespace")
+        waiting = _waiting_turns(store).get(space.namespace, 0)
+        if waiting:
+            raise ConfigError(
+                f"in namespace {space.namespace!r} {waiting:,} turns wait for memory-program serve to write "
+                "them: give another one with --namespace, or delete them with the command forget"
+            )
         store.save(space)
     _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
 
