@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
 from typing import cast
 
-from sqlalchemy import ColumnElement, Table, delete, select
+from sqlalchemy import ColumnElement, Table, delete, select, union
 
 from memory_program.bank.db_engine import Database, check_database_exists
 from memory_program.bank.db_schema import (
@@ -124,7 +124,9 @@ def text_from_banks(url: str, conversation: str) -> ConversationText:
     text = ConversationText()
     try:
         with database.reading() as connection:
-            for name in connection.scalars(select(NAMESPACES.c.name)).all():
+            # turns may wait in a namespace without a bank
+            names = union(select(NAMESPACES.c.name), select(TURNS.c.namespace))
+            for name in sorted(connection.scalars(names)):
                 is_same = namespace_conversation_id(name) == conversation
                 text.banks.extend([name] if is_same else [])
                 for column in (OPERATIONS.c.operation, SESSIONS.c.session, TURNS.c.turn):
