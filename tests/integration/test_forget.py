@@ -51,6 +51,8 @@ from tests.model_server import Behaviour, ModelServer, at_random
 from tests.optimization_samples import write_conversations
 
 needs_postgres = pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+# Other tests of PostgreSQL look for SECRET in statistics, which all schemas of a database share.
+HIDDEN = "Erin hid the ring below the stairs"
 SECRET, KEPT = "Alice buried the treasure under the linden", "Bob keeps his ladder in the shed"
 
 
@@ -173,10 +175,10 @@ def test_an_erasure_that_fails_half_way_says_what_is_deleted(tmp_path: Path, mon
 @needs_postgres
 def test_an_erasure_waits_for_a_session_that_is_being_saved(tmp_path: Path):
     with empty_database("postgresql", tmp_path) as url, BankStore(url) as store:
-        remember(url, "alice", SECRET, count=1)
-        space = store.load("alice")
-        space.bank.create([Draft(f"{SECRET}, again.", MemoryKind.SEMANTIC)], Provenance("test"))
-        erasure = threading.Thread(target=forget_namespace, args=(url, "alice"))
+        remember(url, "erin", HIDDEN, count=1)
+        space = store.load("erin")
+        space.bank.create([Draft(f"{HIDDEN}, again.", MemoryKind.SEMANTIC)], Provenance("test"))
+        erasure = threading.Thread(target=forget_namespace, args=(url, "erin"))
 
         def begin_erasure(_: object) -> None:
             erasure.start()
@@ -184,17 +186,17 @@ def test_an_erasure_waits_for_a_session_that_is_being_saved(tmp_path: Path):
 
         store.save(space, begin_erasure)
         erasure.join()
-        assert not text_from_banks(url, "alice").banks
+        assert not text_from_banks(url, "erin").banks
         with store.database.reading() as connection:
             assert connection.scalar(text("SELECT count(*) FROM memory_operations")) == 0
 
 
 @needs_postgres
 def test_parallel_erasures_of_several_namespaces_succeed(tmp_path: Path):
-    names = ["alice", "bob", "carol", "dave"]
+    names = ["erin", "frank", "grace", "heidi"]
     with empty_database("postgresql", tmp_path) as url:
         for name in names:
-            remember(url, name, SECRET, count=1)
+            remember(url, name, HIDDEN, count=1)
         with ThreadPoolExecutor(len(names)) as pool:
             assert all(deleted.was_known for deleted in pool.map(partial(forget_namespace, url), names))
 
@@ -202,18 +204,18 @@ def test_parallel_erasures_of_several_namespaces_succeed(tmp_path: Path):
 @needs_postgres
 def test_an_erasure_that_an_older_transaction_hinders_is_reported(tmp_path: Path, monkeypatch):
     with empty_database("postgresql", tmp_path) as url:
-        remember(url, "alice", SECRET, count=1)
+        remember(url, "erin", HIDDEN, count=1)
         engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
         with engine.connect() as older:
             older.execution_options(isolation_level="REPEATABLE READ").execute(text("SELECT 1"))
             with monkeypatch.context() as patched:
                 patched.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
                 with pytest.raises(StoreError, match=r"older transaction.*the rows are deleted, but"):
-                    forget_namespace(url, "alice")
-            assert SECRET.encode() in bytes_of("postgresql", url, tmp_path)
+                    forget_namespace(url, "erin")
+            assert HIDDEN.encode() in bytes_of("postgresql", url, tmp_path)
         engine.dispose()
-        assert not forget_namespace(url, "alice").was_known
-        assert SECRET.encode() not in bytes_of("postgresql", url, tmp_path)
+        assert not forget_namespace(url, "erin").was_known
+        assert HIDDEN.encode() not in bytes_of("postgresql", url, tmp_path)
 
 
 @needs_postgres
@@ -226,8 +228,8 @@ def test_statistics_that_only_the_owner_can_erase_are_reported(tmp_path: Path, c
         execute(url, f"CREATE ROLE {role}")
         try:
             execute(url, f"GRANT ALL ON SCHEMA {options.partition('=')[2]} TO {role}")
-            remember(own, "alice", SECRET, count=1)
-            assert bank_command(["forget", "--db", own, "--namespace", "alice"]) == 0
+            remember(own, "erin", HIDDEN, count=1)
+            assert bank_command(["forget", "--db", own, "--namespace", "erin"]) == 0
             assert "ask the owner of the database for VACUUM (FULL)" in capsys.readouterr().out
         finally:
             execute(url, f"DROP OWNED BY {role}")
