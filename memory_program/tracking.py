@@ -20,6 +20,7 @@ from memory_program.core.errors import TrackingError
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.mlflow_address import (
+    absolute_address,
     find_tracking_problem,
     import_mlflow,
     sqlite_path,
@@ -312,11 +313,13 @@ class RunTracker:
             receipt: Json = json.loads(self._receipt_file.read_text(encoding="utf-8"))
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
-        return receipt if receipt.get("uri") == self.uri else {}
+        return receipt if absolute_address(receipt.get("uri", "")) == absolute_address(self.uri) else {}
 
     def _write_receipt(self, run: TrackedRun, digest: str | None) -> None:
         if self._receipt_file is not None:
-            receipt = {"uri": self.uri, "run_id": self._run_id, "key": run.key, "digest": digest}
+            # whoever forgets a conversation looks for a named address later, and in another folder
+            uri = self.uri if self._artifact_root is not None else absolute_address(self.uri)
+            receipt = {"uri": uri, "run_id": self._run_id, "key": run.key, "digest": digest}
             write_json(self._receipt_file, receipt)
 
     def _attach(self, run: TrackedRun) -> Json:

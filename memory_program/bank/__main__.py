@@ -136,6 +136,8 @@ def forget_bank(db: Db, namespace: Namespace) -> None:
     if not deleted.was_known:
         raise _unknown_namespace(namespace)
     _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
+    if deleted.left:
+        _print_line(deleted.left)
 
 
 def export_file(
@@ -208,6 +210,12 @@ def import_file(
     with BankStore(_check_no_password(db)) as store:
         if space.namespace in store.namespaces():
             raise ConfigError(f"namespace {space.namespace!r} is taken: give another one with --namespace")
+        waiting = _waiting_turns(store).get(space.namespace, 0)
+        if waiting:
+            raise ConfigError(
+                f"in namespace {space.namespace!r} {waiting:,} turns wait for memory-program serve to write "
+                "them: give another one with --namespace, or delete them with the command forget"
+            )
         store.save(space)
     _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
 

@@ -1,10 +1,13 @@
 """Connections to SQLite or PostgreSQL; every failure is a ``StoreError`` without a password in it."""
 
+import re
 import sqlite3
 import threading
+import time
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, String, create_engine, event, inspect, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -20,6 +23,11 @@ _DRIVERS = {
     "postgresql": "postgresql+psycopg",
     "postgresql+psycopg": "postgresql+psycopg",
 }
+_STATISTICS = "pg_catalog.pg_statistic"
+_SNAPSHOT_WAIT_S = 0.5  # before a table is rewritten again
+_NUMBER = re.compile(r"\d+")
+_NOTHING_WRITTEN = "nothing was written"
+_BYTES_LEFT = "the rows are deleted, but their bytes are not yet: run the same command again"
 
 
 class Database:
@@ -76,23 +84,25 @@ class Database:
         ):
             yield connection
 
-    def vacuum(self, tables: Sequence[str]) -> None:
+    def vacuum(self, tables: Sequence[str]) -> str:
         """Rewrite the tables, so that no deleted bytes stay in free pages or in SQLite's write-ahead log.
+
+        Returns:
+            what only the owner of the database can rewrite, and how; empty if nothing is left.
 
         Raises:
             StoreError: the database is in use, or fails; nothing is lost, and it can be tried again.
         """
-        with self._as_store_errors():
+        with self._as_store_errors(_BYTES_LEFT):
             if self._engine.dialect.name == "postgresql":
                 with self._engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-                    self._vacuum_postgres(connection, tables)
-                return
+                    return self._vacuum_postgres(connection, tables)
             connection = self._engine.raw_connection()
             try:
                 assert isinstance(connection.driver_connection, sqlite3.Connection)
                 is_whole = vacuum_sqlite(connection.driver_connection)
             except sqlite3.Error as error:
-                raise StoreError(self._explain_failure(str(error))) from error
+                raise StoreError(self._explain_failure(str(error), _BYTES_LEFT)) from error
             finally:
                 connection.close()
         if not is_whole:
@@ -100,36 +110,58 @@ class Database:
                 f"{self.where} is being read by another process: the rows are deleted, but their bytes are "
                 "still in the write-ahead log; end that process and run the same command again"
             )
+        return ""
 
-    def _vacuum_postgres(self, connection: Connection, tables: Sequence[str]) -> None:
-        """Remove the bytes of deleted rows from the tables and from the planner's statistics."""
-        columns = inspect(connection).get_columns
+    def _vacuum_postgres(self, connection: Connection, tables: Sequence[str]) -> str:
+        """Remove the bytes of deleted rows from the tables and from the planner's statistics.
+
+        ``VACUUM FULL`` keeps a deleted row as long as any older transaction may still see it, and passes over
+        a table of somebody else. It only says so, in messages to the client.
+        """
+        columns, until = inspect(connection).get_columns, time.monotonic() + self._busy_timeout_s
         for table in tables:
             for column in columns(table):
                 if isinstance(column["type"], String):  # setting the type, even to the same, drops statistics
                     kind = column["type"].compile(connection.dialect)
                     connection.exec_driver_sql(f"ALTER TABLE {table} ALTER {column['name']} TYPE {kind}")
-            connection.exec_driver_sql(f"VACUUM (FULL) {table}")
-        connection.exec_driver_sql("VACUUM (FULL) pg_catalog.pg_statistic")  # the owner's right
+        kept_rows: int | None = 0
+        for table in (*tables, _STATISTICS):
+            while kept_rows := _vacuum_full(connection, table):
+                if time.monotonic() >= until:
+                    raise StoreError(
+                        f"an older transaction, a prepared one or a replica may still read deleted rows of "
+                        f"{table} in {self.where}: end it; {_BYTES_LEFT}"
+                    )
+                time.sleep(_SNAPSHOT_WAIT_S)
+        if kept_rows is not None:
+            return ""
+        return (
+            "PostgreSQL's statistics may hold samples of it: ask the owner of the database for "
+            f"VACUUM (FULL) {_STATISTICS}"
+        )
 
     def close(self) -> None:
         """Close every connection."""
         self._engine.dispose()
 
     @contextmanager
-    def _as_store_errors(self) -> Generator[None]:
+    def _as_store_errors(self, done: str = _NOTHING_WRITTEN) -> Generator[None]:
         try:
             yield
         except SQLAlchemyError as error:
             cause = error.orig if isinstance(error, DBAPIError) else error
-            raise StoreError(self._explain_failure(str(cause))) from error
+            raise StoreError(self._explain_failure(str(cause), done)) from error
 
-    def _explain_failure(self, cause: str) -> str:
+    def _explain_failure(self, cause: str, done: str) -> str:
         cause = " ".join(cause.split())
         if "database is locked" in cause or "lock timeout" in cause:
+            is_writing = done == _NOTHING_WRITTEN
+            way_out = (
+                ": end the other writer, or try again with a longer busy_timeout_s" if is_writing else ""
+            )
             return (
                 f"{self.where} is locked by another process and was not freed in {self._busy_timeout_s} s; "
-                "nothing was written: end the other writer, or try again with a longer busy_timeout_s"
+                f"{done}{way_out}"
             )
         if "not a database" in cause:
             return (
@@ -139,7 +171,30 @@ class Database:
             return (
                 f"{self.where} cannot be opened for writing ({cause}): its folder must exist and be writable"
             )
-        return f"{self.where} failed ({cause}); nothing was written"
+        return f"{self.where} failed ({cause}); {done}"
+
+
+def _vacuum_full(connection: Connection, table: str) -> int | None:
+    """Rewrite a table of PostgreSQL.
+
+    Returns:
+        the number of deleted rows that it still holds, which PostgreSQL tells in a message to the client;
+        None if it passed over the table, which belongs to somebody else.
+    """
+    details: list[str] = []
+    driver: Any = connection.connection.driver_connection  # Any: psycopg is optional
+
+    def hear(message: Any) -> None:  # Any: as above  # noqa: ANN401
+        details.extend(filter(None, [message.message_detail]))
+
+    driver.add_notice_handler(hear)
+    try:
+        connection.exec_driver_sql(f"VACUUM (FULL, VERBOSE) {table}")
+    finally:
+        driver.remove_notice_handler(hear)
+    # "5 dead row versions cannot be removed yet", in the language of the server
+    numbers = [int(found[0]) for found in map(_NUMBER.search, details) if found is not None]
+    return sum(numbers) if numbers else None
 
 
 def vacuum_sqlite(connection: sqlite3.Connection) -> bool:

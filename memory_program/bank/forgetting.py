@@ -8,26 +8,40 @@ and PostgreSQL's archived logs keep their copies.
 import json
 import re
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
-from sqlalchemy import ColumnElement, Table, delete, select
+from sqlalchemy import ColumnElement, Table, delete, select, union
 
 from memory_program.bank.db_engine import Database, check_database_exists
-from memory_program.bank.db_schema import NAMESPACES, OPERATIONS, SESSIONS, TURNS
+from memory_program.bank.db_schema import (
+    NAMESPACES,
+    OPERATIONS,
+    REQUESTS,
+    SESSIONS,
+    SNAPSHOTS,
+    TURNS,
+    VECTORS,
+)
 from memory_program.bank.rows import keep_deleted_revision, read_revision
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
 _CAPTIONS = frozenset({"caption", "image_query"})
 _CONTENT = frozenset({"text", "core"}) | _CAPTIONS
 _BUSY_TIMEOUT_S = 10.0
+# In the order in which writers change them: an erasure that waits for one of them holds none that it needs.
+_ERASED = (NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS, TURNS, REQUESTS)
 
 
 @dataclass(frozen=True, slots=True)
 class DeletedRows:
-    """The number of deleted rows by table; all zero if the namespace was not in the database."""
+    """The number of deleted rows by table; all zero if the namespace was not in the database.
+
+    ``left`` says what is left to somebody else; it is empty if no byte is.
+    """
 
     rows: dict[str, int]
+    left: str = ""
 
     @property
     def was_known(self) -> bool:
@@ -82,17 +96,19 @@ def forget_namespace(
     database = Database(url, _BUSY_TIMEOUT_S)
     try:
         with database.writing() as connection:
+            if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
+                names = ", ".join(table.name for table in _ERASED)
+                connection.exec_driver_sql(f"LOCK TABLE {names} IN EXCLUSIVE MODE")  # others may read
             keep_deleted_revision(connection, read_revision(connection, namespace))
-            tables = [table for table in NAMESPACES.metadata.sorted_tables if "namespace" in table.c]
             found = {
                 table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount
-                for table in [*tables, NAMESPACES]
+                for table in _ERASED
             }
         deleted = DeletedRows(found)
         if on_deleted is not None:
             on_deleted(deleted)
-        database.vacuum([table.name for table in NAMESPACES.metadata.tables.values()])
-        return deleted
+        left = database.vacuum([table.name for table in NAMESPACES.metadata.tables.values()])
+        return replace(deleted, left=left)
     finally:
         database.close()
 
@@ -108,7 +124,9 @@ def text_from_banks(url: str, conversation: str) -> ConversationText:
     text = ConversationText()
     try:
         with database.reading() as connection:
-            for name in connection.scalars(select(NAMESPACES.c.name)).all():
+            # turns may wait in a namespace without a bank
+            names = union(select(NAMESPACES.c.name), select(TURNS.c.namespace))
+            for name in sorted(connection.scalars(names)):
                 is_same = namespace_conversation_id(name) == conversation
                 text.banks.extend([name] if is_same else [])
                 for column in (OPERATIONS.c.operation, SESSIONS.c.session, TURNS.c.turn):

@@ -267,6 +267,13 @@ class TurnBuffer:
         with self._database.writing() as connection:
             connection.execute(step.values(claimed_until=time.time() + lease_s))
 
+    def renumber(self, namespace: str, number: int) -> None:
+        """Give a session that was cut a new number, if another one was saved under its own."""
+        is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
+        with self._database.writing() as connection:
+            new = _next_number(connection, namespace)
+            connection.execute(update(TURNS).where(*is_this).values(session=new))
+
     def remove(self, connection: Connection, namespace: str, number: int) -> None:
         """Take a session out of the queue, in the transaction that saves its memories.
 
@@ -402,16 +409,18 @@ class TurnBuffer:
         """Write the last turns of the open session, and give it a number; one is never used twice."""
         if current.rows:
             connection.execute(_INSERT_TURNS, current.rows)
-        if earlier:
-            number = earlier[-1] + 1
-        else:  # after those of all sessions, written, waiting or undone
-            names = connection.scalars(select(SESSIONS.c.session_id).where(SESSIONS.c.namespace == namespace))
-            matches = filter(None, map(_SESSION_ID.fullmatch, names))
-            last = connection.scalar(select(func.max(TURNS.c.session)).where(TURNS.c.namespace == namespace))
-            number = 1 + max([last or 0, *(int(match[1]) for match in matches)])
+        number = earlier[-1] + 1 if earlier else _next_number(connection, namespace)
         is_open = (TURNS.c.namespace == namespace, _IS_OPEN)
         connection.execute(update(TURNS).where(*is_open).values(session=number))
         return number
+
+
+def _next_number(connection: Connection, namespace: str) -> int:
+    """Return the number after those of all sessions, written, waiting or undone."""
+    names = connection.scalars(select(SESSIONS.c.session_id).where(SESSIONS.c.namespace == namespace))
+    matches = filter(None, map(_SESSION_ID.fullmatch, names))
+    last = connection.scalar(select(func.max(TURNS.c.session)).where(TURNS.c.namespace == namespace))
+    return 1 + max([last or 0, *(int(match[1]) for match in matches)])
 
 
 def _turn_id(number: int, place: int) -> str:

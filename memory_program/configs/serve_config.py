@@ -119,6 +119,16 @@ class ServeConfig(Settings, init=False):
     system: SystemSettings = SystemSettings()
 
     @model_validator(mode="after")
+    def _check_database(self) -> Self:
+        scheme, _, place = self.db_url.partition("://")
+        if scheme.startswith("sqlite") and place.partition("?")[0].lstrip("/") in ("", ":memory:"):
+            raise ConfigError(
+                f"db_url={self.db_url!r} is in the memory of one process, and its turns would end with it: "
+                "name a file, such as sqlite:///memory.sqlite, or PostgreSQL"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_models(self) -> Self:
         if self.model is None and (self.writer_model is None or self.reader_model is None):
             raise ConfigError("no model is named: give --model, or both --writer-model and --reader-model")

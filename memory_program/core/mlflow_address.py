@@ -24,7 +24,7 @@ def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | 
     """
     if named:
         return named, None
-    beside = output_dir.parent
+    beside = Path(os.path.normpath(output_dir / os.pardir))  # the parent of "." is ".."
     return f"sqlite:///{(beside / 'mlflow.db').as_posix()}", beside / "mlartifacts"
 
 
@@ -35,7 +35,25 @@ def sqlite_path(uri: str) -> Path | None:
         >>> sqlite_path("sqlite:///runs/mlflow.db").as_posix()
         'runs/mlflow.db'
     """
-    return Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+    scheme, separator, place = uri.partition(":///")
+    is_file = bool(separator) and scheme in ("sqlite", "sqlite+pysqlite")
+    return Path(place.partition("?")[0]) if is_file else None
+
+
+def absolute_address(uri: str) -> str:
+    """Return an address that names the same database in every folder.
+
+    Example:
+        >>> absolute_address("sqlite:////data/mlflow.db"), absolute_address("http://host:5000")
+        ('sqlite:////data/mlflow.db', 'http://host:5000')
+    """
+    file = sqlite_path(uri)
+    return uri if file is None else f"sqlite:///{file.absolute().as_posix()}"
+
+
+def is_database_server(uri: str) -> bool:
+    """Say whether MLflow's tables are on a server such as PostgreSQL, which keeps bytes of deleted rows."""
+    return urlsplit(uri).scheme.partition("+")[0] in _DATABASE_PORTS
 
 
 def find_tracking_problem(uri: str) -> str | None:

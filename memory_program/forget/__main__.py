@@ -24,6 +24,7 @@ from pathlib import Path
 import tyro
 
 from memory_program.core.command_line import run_script
+from memory_program.core.mlflow_address import is_database_server
 from memory_program.core.settings import reject_password
 from memory_program.forget.run_eraser import forget_conversation
 
@@ -42,8 +43,8 @@ def _command(
         namespace: The conversation's id, or the whole name of its bank if it has only one.
         folder: The folder of the run, for example runs/evaluate, or of all runs that share a database; or of
             trajectories or synthesized questions.
-        db: Database of the banks; by default, each banks.sqlite in the folders, and those that their settings
-            name.
+        db: Database of the banks, beside each banks.sqlite in the folders; by default, those that their
+            settings name.
         tracking_uri: MLflow's tracking address; by default, mlflow.db beside each folder, and those that its
             runs recorded.
     """
@@ -57,12 +58,17 @@ def _command(
     for path in done.files:
         print(f"deleted: {path}")
     found = {uri: tracked for uri, tracked in done.tracking.items() if tracked.was_found}
-    places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in found)])
+    rewritten = [uri for uri in found if not is_database_server(uri)]
+    places = ", ".join([*map(str, folder), *done.databases, *(f"MLflow at {uri}" for uri in rewritten)])
     print(f"nothing of it is left in {places}, or in reports beside the folders")
+    for url, left in done.left.items():
+        print(f"{url}: {left}")
     for uri in done.tracking.keys() - found.keys():
         print(f"there is no MLflow database at {uri}")
     for uri in (uri for uri, tracked in found.items() if tracked.is_in_trash):
         print(f"{uri} keeps deleted runs in its trash until its operator calls mlflow gc")
+    for uri in filter(is_database_server, found):
+        print(f"{uri} keeps the bytes of deleted rows until its operator calls VACUUM FULL, or the like")
     print("not searched: files elsewhere (--report-file, --output), backups, and trained weights")
 
 

@@ -1,6 +1,7 @@
 """Erasure of a conversation from runs: first all copies, last the files that say what to look for."""
 
 import gzip
+import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -30,12 +31,16 @@ _JOURNALS_WITHOUT_IDS = frozenset({"calls.jsonl", "proposals.jsonl"})
 
 @dataclass(slots=True)
 class ForgetReport:
-    """The banks, journal lines, files, and MLflow runs and traces that were deleted."""
+    """The banks, journal lines, files, and MLflow runs and traces that were deleted.
+
+    ``left`` says of a database what only its owner can erase.
+    """
 
     namespaces: list[str] = field(default_factory=list[str])
     databases: list[str] = field(default_factory=list[str])
     lines: int = 0
     files: list[Path] = field(default_factory=list[Path])
+    left: dict[str, str] = field(default_factory=dict[str, str])
     tracking: dict[str, MlflowDeletion] = field(default_factory=dict[str, MlflowDeletion])
 
 
@@ -50,7 +55,7 @@ def forget_conversation(
     Args:
         namespace: the conversation's id, which all of its banks have; or the whole name of its only bank.
         folders: the folders of the runs.
-        db: database of their banks; by default, every banks.sqlite in the folders, and those that their
+        db: database of their banks, beside every banks.sqlite in the folders; by default, those that their
             settings name.
         tracking_uri: MLflow's address; by default, mlflow.db beside each folder, and those that its runs
             recorded.
@@ -66,10 +71,11 @@ def forget_conversation(
     """
     _check_arguments(namespace, folders)
     conversation, done = namespace_conversation_id(namespace), ForgetReport()
+    folders = [Path(os.path.abspath(folder)) for folder in folders]  # "." has no parent
     with ExitStack() as stack:
         for folder in folders:
             stack.enter_context(lock_run_folder(folder))
-        urls_by_folder = {folder: [db] if db is not None else run_database_urls(folder) for folder in folders}
+        urls_by_folder = {folder: run_database_urls(folder, db) for folder in folders}
         without_banks = [folder for folder, urls in urls_by_folder.items() if not urls]
         done.databases = list(dict.fromkeys(url for urls in urls_by_folder.values() for url in urls))
         in_banks = [text_from_banks(url, conversation) for url in done.databases]
@@ -95,7 +101,8 @@ def forget_conversation(
             _forget_copies(namespace, folders, tracking_uri, matcher, sources, done)
         for url, text in zip(done.databases, in_banks, strict=True):
             for bank in text.banks or [namespace]:  # an earlier try may have deleted the rows, not the bytes
-                forget_namespace(url, bank)
+                left = forget_namespace(url, bank).left
+                done.left.update({url: left} if left else {})
         if not done.namespaces and not in_datasets:
             raise ConfigError(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
@@ -158,7 +165,14 @@ def _forget_copies(
 
 def _check_nothing_left(namespace: str, is_left: Callable[[Path], bool], paths: Iterable[Path]) -> None:
     """Search every byte of some files."""
-    left = [str(path) for path in paths if is_left(path)]
+    found = [path for path in paths if is_left(path)]
+    databases = [str(path) for path in found if _is_sqlite(path)]
+    left = [str(path) for path in found if str(path) not in databases]
+    if databases:
+        raise ForgettingError(
+            f"text of {namespace!r} is left in {', '.join(databases)}: name a database of memories with "
+            "--db, one of MLflow with --tracking-uri; delete only a copy: other people's text may be in it"
+        )
     if left:
         raise ForgettingError(
             f"text of {namespace!r} is left in {', '.join(left)}: delete these files, and run the same "
@@ -172,9 +186,8 @@ def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> No
         path.unlink()
         done.files.append(path)
         return
-    with path.open("rb") as file:
-        if file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC or path.name.endswith(("-wal", "-shm")):
-            return  # databases are not edited as files
+    if _is_sqlite(path):
+        return  # databases are not edited as files
     if path.name not in _JOURNALS_WITHOUT_IDS and not matcher.matches_file(path):
         return
     if not path.name.endswith((".jsonl", ".jsonl.gz")) or path.name in _JOURNALS_WITHOUT_IDS:
@@ -183,8 +196,14 @@ def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> No
         return
     is_packed = path.suffix == ".gz"
     content = gzip.decompress(path.read_bytes()) if is_packed else path.read_bytes()
-    lines = content.decode().split("\n")
+    lines = content.decode(errors="surrogateescape").split("\n")  # bytes that are not UTF-8 stay as they are
     kept = [line for line in lines if not matcher.matches_text(line)]
-    left = "\n".join(kept).encode()
+    left = "\n".join(kept).encode(errors="surrogateescape")
     atomic_write_bytes(path, gzip.compress(left, mtime=0) if is_packed else left)
     done.lines += len(lines) - len(kept)
+
+
+def _is_sqlite(path: Path) -> bool:
+    """Say whether a file is an SQLite database, or its log."""
+    with path.open("rb") as file:
+        return file.read(len(_SQLITE_MAGIC)) == _SQLITE_MAGIC or path.name.endswith(("-wal", "-shm"))

@@ -9,21 +9,23 @@ from typing import Any
 from memory_program.bank.forgetting import ConversationText
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.mlflow_address import sqlite_path, tracking_location
+from memory_program.core.mlflow_address import absolute_address, sqlite_path, tracking_location
 from memory_program.core.run_folder import CONFIG_FILE
 from memory_program.sft.session_lines import read_lines, session_file
 from memory_program.tracking import RECEIPT_FILE
 
 
-def run_database_urls(folder: Path) -> list[str]:
-    """List the known bank databases of a run: those in its folder, and the one in its settings.
+def run_database_urls(folder: Path, db: str | None) -> list[str]:
+    """List the bank databases of a run: those in its folder, and the named one or that of its settings.
 
     The folder may hold databases of other runs: of the oracle, or of models that a training compares. A run
     that has written memories to no known database is a ConfigError.
     """
-    known = [f"sqlite:///{path.as_posix()}" for path in sorted(folder.rglob("banks.sqlite"))]
-    named = read_json_object(folder / CONFIG_FILE).get("db_url")
-    known += [named] if isinstance(named, str) else []
+    named = db if db is not None else read_json_object(folder / CONFIG_FILE).get("db_url")
+    known = [named] if isinstance(named, str) else []
+    files = {path.resolve() for path in map(sqlite_path, known) if path is not None}
+    inside = [path for path in sorted(folder.rglob("banks.sqlite")) if path.resolve() not in files]
+    known = [*(f"sqlite:///{path.as_posix()}" for path in inside), *known]
     systems = [read_json_object(run).get("system") for run in folder.glob("*/run.json")]
     if not known and any(isinstance(system, dict) and system.get("writer") for system in systems):
         raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")
@@ -79,19 +81,42 @@ def text_from_dataset(folder: Path, conversation: str) -> ConversationText:
 
 
 def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple[str, Path | None]]:
-    """List the MLflow addresses and artifact folders: the named one, or all those of the run folders."""
+    """List the MLflow addresses and artifact folders: the named one, or all those of the run folders.
+
+    Raises:
+        ConfigError: a run recorded a relative path, and it is not clear from which folder.
+    """
     places = [tracking_location(folder, named) for folder in folders]
     if named is None:
         settings = [read_json_object(folder / CONFIG_FILE) for folder in folders]
         receipts = [path for folder in folders for path in sorted(folder.rglob(RECEIPT_FILE))]
         noted = [config.get("tracking_uri") for config in settings if config.get("mlflow", True)]
         noted += [read_json_object(path).get("uri") for path in receipts]
-        places += [(uri, None) for uri in noted if isinstance(uri, str)]
+        recorded = [uri for uri in noted if isinstance(uri, str)]
+        known = [*places, *(tracking_location(path.parent, None) for path in receipts)]
+        known += [(uri, None) for uri in recorded if uri == absolute_address(uri)]
+        places += [place for uri in recorded for place in _find_recorded(uri, known)]
     distinct: dict[str, tuple[str, Path | None]] = {}  # one file may have several addresses
     for uri, artifacts in places:
         file = sqlite_path(uri)
         distinct.setdefault(str(file.resolve()) if file is not None else uri, (uri, artifacts))
     return list(distinct.values())
+
+
+def _find_recorded(uri: str, known: Sequence[tuple[str, Path | None]]) -> list[tuple[str, Path | None]]:
+    """Find an address that a run recorded; a relative path is from the folder in which it was started."""
+    file = sqlite_path(uri)
+    if file is None or file.is_absolute() or file.exists():
+        return [(uri, None)]
+    end = tuple(part for part in file.parts if part != "..")
+    files = [(place, sqlite_path(place[0])) for place in known]
+    same = [place for place, path in files if path is not None and path.parts[-len(end) :] == end]
+    if not same:
+        raise ConfigError(
+            f"a run recorded MLflow at {uri!r}, from the folder in which it was started: run this command "
+            "in that folder, or give the full path with --tracking-uri"
+        )
+    return same
 
 
 def has_session_files(folder: Path) -> bool:

@@ -9,10 +9,16 @@ import html
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import mlflow
@@ -28,18 +34,25 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.record_json import session_to_json
 from memory_program.bank.store import BankStore
+from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.core.errors import StoreError
+from memory_program.core.errors import ConfigError, StoreError
+from memory_program.core.mlflow_address import tracking_location
 from memory_program.forget.__main__ import main as forget_command
+from memory_program.forget.mlflow_eraser import MlflowDeletion
 from memory_program.forget.quote_matcher import QuoteMatcher
+from memory_program.forget.run_folders import tracking_locations
 from memory_program.rl.rollout_files import read_rollouts, write_rollouts
 from memory_program.tracking import EXPERIMENT
 from tests.conftest import CHECKOUT
 from tests.conversations import session
-from tests.databases import DATABASES, empty_database
+from tests.databases import DATABASES, NO_POSTGRES, POSTGRES_URL, empty_database, execute
 from tests.model_server import Behaviour, ModelServer, at_random
 from tests.optimization_samples import write_conversations
 
+needs_postgres = pytest.mark.skipif(POSTGRES_URL is None, reason=NO_POSTGRES)
+# Other tests of PostgreSQL look for SECRET in statistics, which all schemas of a database share.
+HIDDEN = "Erin hid the ring below the stairs"
 SECRET, KEPT = "Alice buried the treasure under the linden", "Bob keeps his ladder in the shed"
 
 
@@ -145,6 +158,82 @@ def test_a_concurrent_reader_is_reported_and_the_erasure_can_be_repeated(tmp_pat
         reader.cursor().execute("ROLLBACK")
     assert not forget_namespace(url, "alice").was_known
     assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
+
+
+def test_an_erasure_that_fails_half_way_says_what_is_deleted(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    remember(url, "alice", SECRET, count=1)
+    with closing(sqlite3.connect(tmp_path / "bank.sqlite", isolation_level=None)) as writer:
+        with pytest.raises(
+            StoreError, match="the rows are deleted, but their bytes are not yet: run"
+        ) as told:
+            forget_namespace(url, "alice", lambda _: writer.execute("BEGIN IMMEDIATE"))
+        assert "nothing was written" not in str(told.value)
+
+
+@needs_postgres
+def test_an_erasure_waits_for_a_session_that_is_being_saved(tmp_path: Path):
+    with empty_database("postgresql", tmp_path) as url, BankStore(url) as store:
+        remember(url, "erin", HIDDEN, count=1)
+        space = store.load("erin")
+        space.bank.create([Draft(f"{HIDDEN}, again.", MemoryKind.SEMANTIC)], Provenance("test"))
+        erasure = threading.Thread(target=forget_namespace, args=(url, "erin"))
+
+        def begin_erasure(_: object) -> None:
+            erasure.start()
+            time.sleep(0.5)
+
+        store.save(space, begin_erasure)
+        erasure.join()
+        assert not text_from_banks(url, "erin").banks
+        with store.database.reading() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM memory_operations")) == 0
+
+
+@needs_postgres
+def test_parallel_erasures_of_several_namespaces_succeed(tmp_path: Path):
+    names = ["erin", "frank", "grace", "heidi"]
+    with empty_database("postgresql", tmp_path) as url:
+        for name in names:
+            remember(url, name, HIDDEN, count=1)
+        with ThreadPoolExecutor(len(names)) as pool:
+            assert all(deleted.was_known for deleted in pool.map(partial(forget_namespace, url), names))
+
+
+@needs_postgres
+def test_an_erasure_that_an_older_transaction_hinders_is_reported(tmp_path: Path, monkeypatch):
+    with empty_database("postgresql", tmp_path) as url:
+        remember(url, "erin", HIDDEN, count=1)
+        engine = create_engine(make_url(url).set(drivername="postgresql+psycopg"))
+        with engine.connect() as older:
+            older.execution_options(isolation_level="REPEATABLE READ").execute(text("SELECT 1"))
+            with monkeypatch.context() as patched:
+                patched.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+                with pytest.raises(StoreError, match=r"older transaction.*the rows are deleted, but"):
+                    forget_namespace(url, "erin")
+            assert HIDDEN.encode() in bytes_of("postgresql", url, tmp_path)
+        engine.dispose()
+        assert not forget_namespace(url, "erin").was_known
+        assert HIDDEN.encode() not in bytes_of("postgresql", url, tmp_path)
+
+
+@needs_postgres
+def test_statistics_that_only_the_owner_can_erase_are_reported(tmp_path: Path, capsys):
+    role = f"test_{uuid.uuid4().hex}"
+    with empty_database("postgresql", tmp_path) as url:
+        options = str(make_url(url).query["options"])
+        own_url = make_url(url).update_query_dict({"options": f"{options} -c role={role}"})
+        own = own_url.render_as_string(hide_password=False)
+        execute(url, f"CREATE ROLE {role}")
+        try:
+            execute(url, f"GRANT ALL ON SCHEMA {options.partition('=')[2]} TO {role}")
+            remember(own, "erin", HIDDEN, count=1)
+            assert bank_command(["forget", "--db", own, "--namespace", "erin"]) == 0
+            assert "ask the owner of the database for VACUUM (FULL)" in capsys.readouterr().out
+        finally:
+            execute(url, f"DROP OWNED BY {role}")
+            execute(url, f"DROP ROLE {role}")
 
 
 def test_the_bank_command_reports_what_it_erased(tmp_path: Path, capsys):
@@ -492,6 +581,86 @@ def test_every_mlflow_address_that_runs_recorded_is_searched(tmp_path: Path, cap
         assert f"MLflow at {noted[name]}" in told
     assert f"there is no MLflow database at {noted['gone']}\n" in told
     assert files_with(tmp_path, [SECRET]) == []
+
+
+def test_a_folder_called_dot_has_its_mlflow_and_its_reports_beside_it(tmp_path: Path, monkeypatch, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    packed = base64.b64encode(gzip.compress(f"{SECRET}. {'x' * 99}".encode())).decode()
+    (folder.parent / "report.html").write_text(f"<p>{packed}")
+    monkeypatch.chdir(folder)
+    for name in (".", str(folder), "../evaluate"):
+        _, artifacts = tracking_location(Path(name), None)
+        assert artifacts is not None
+        assert artifacts.resolve() == folder.parent / "mlartifacts"
+    assert forget(Path(".")) == 0
+    assert f"no MLflow database at sqlite:///{folder.parent / 'mlflow.db'}\n" in capsys.readouterr().out
+    assert files_with(tmp_path, [SECRET]) == []
+
+
+def test_a_relative_mlflow_address_of_a_run_is_found_or_refused(tmp_path: Path, monkeypatch, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    (tmp_path / "m.db").touch()
+
+    def found(recorded: str) -> list[str]:
+        (folder / "tracking.json").write_text(json.dumps({"uri": recorded, "digest": "0", "run_id": "1"}))
+        return [uri for uri, _ in tracking_locations([folder], None)]
+
+    beside = f"sqlite:///{folder.parent / 'mlflow.db'}"
+    monkeypatch.chdir(tmp_path)
+    assert found("sqlite:///m.db") == [beside, "sqlite:///m.db"]
+    monkeypatch.chdir(folder)
+    assert found("sqlite:///runs/mlflow.db") == [beside]  # the default, from another folder
+    with pytest.raises(ConfigError, match="give the full path with --tracking-uri"):
+        found("sqlite:///m.db")
+    assert forget(folder) == 2
+    assert "'sqlite:///m.db', from the folder in which it was started" in capsys.readouterr().err
+    assert (banks_in(folder), (folder / "answers.jsonl").exists()) == (["alice"], True)
+
+
+def test_bytes_that_an_mlflow_database_on_a_server_keeps_are_reported(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(
+        "memory_program.forget.run_eraser.forget_in_mlflow", lambda *_: MlflowDeletion()
+    )  # a server takes long to start
+    folder, uri = a_run(tmp_path, alice=SECRET), "postgresql://host/mlflow"
+    assert forget(folder, "alice", "--tracking-uri", uri) == 0
+    told = capsys.readouterr().out
+    assert f"{uri} keeps the bytes of deleted rows until" in told
+    assert "MLflow at" not in told
+
+
+def test_a_namespace_of_waiting_turns_alone_is_erased_with_its_copies(tmp_path: Path):
+    folder = a_run(tmp_path, bob=KEPT)
+    (folder / "answers.jsonl").write_text(f"{json.dumps({'told': SECRET})}\n")
+    with BankStore(f"sqlite:///{folder / 'banks.sqlite'}") as store:
+        turn = SpokenTurn("Alice", f"{SECRET}.", "user", datetime.now(UTC))
+        TurnBuffer(store.database, SessionRule()).add("alice", [turn])
+    assert forget(folder) == 0
+    assert (banks_in(folder), files_with(tmp_path, [SECRET])) == (["bob"], [])
+
+
+@pytest.mark.parametrize("driver", ["sqlite", "sqlite+pysqlite"])
+def test_the_database_in_the_folder_is_erased_beside_the_named_one(tmp_path: Path, driver: str):
+    folder = a_run(tmp_path, alice=SECRET, bob=KEPT)
+    other = tmp_path / "other.sqlite"
+    remember(f"sqlite:///{other}", "alice", SECRET, count=1)
+    assert forget(folder, "alice", "--db", f"{driver}:///{other}") == 0
+    assert (banks_in(folder), files_with(tmp_path, [SECRET])) == (["bob"], [])
+
+
+def test_a_database_that_is_not_named_is_not_to_be_deleted(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    remember(f"sqlite:///{folder / 'old.sqlite'}", "alice", SECRET, count=1)
+    assert forget(folder) == 1
+    told = " ".join(capsys.readouterr().err.split())
+    assert "name a database of memories with --db" in told
+    assert "delete these files" not in told
+
+
+def test_bytes_of_a_journal_that_are_not_utf_8_stay_as_they_are(tmp_path: Path):
+    folder, odd = a_run(tmp_path, alice=SECRET), b'{"told": "caf\xe9"}\n'
+    (folder / "answers.jsonl").write_bytes(f"{json.dumps({'told': SECRET})}\n".encode() + odd)
+    assert forget(folder) == 0
+    assert (folder / "answers.jsonl").read_bytes() == odd
 
 
 def test_an_mlflow_file_store_is_erased(tmp_path: Path, monkeypatch):

@@ -2,7 +2,7 @@
 
 import re
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import httpx
 import openai
@@ -12,6 +12,7 @@ from memory_program.serving.service.api_tokens import ApiTokens
 from tests.chat_upstream import ChatUpstream, said, streamed
 from tests.memory_services import served
 from tests.model_server import ModelServer
+from tests.served_app import ServedApp
 
 PIP = "I adopted a dog called Pip in Oslo."
 ASKED = {"role": "user", "content": "What is the dog called that I adopted?"}
@@ -134,7 +135,7 @@ def test_the_namespace_comes_from_a_header_the_user_or_the_token(tmp_path, model
 
 
 def test_a_token_stays_here_and_guards_its_namespace(tmp_path, model):
-    with proxied(tmp_path, model, [said("a"), said("b"), said("c")], require_tokens=True) as (
+    with proxied(tmp_path, model, [said(letter) for letter in "abcd"], require_tokens=True) as (
         client,
         upstream,
         service,
@@ -150,7 +151,10 @@ def test_a_token_stays_here_and_guards_its_namespace(tmp_path, model):
         complete(client, "Two.", extra_headers={"X-Memory-Token": ana})
         complete(client, ASKED, extra_headers={"X-Memory-Token": reader})
         assert waiting(service, "ana") == ["User: One.", "Assistant: a", "User: Two.", "Assistant: b"]
-        assert upstream.keys == [None, "Bearer sk-own", "Bearer sk-own"]
+        bare = {"Authorization": ana, "X-Memory-Token": ana}
+        asked = {"model": "m", "messages": [ASKED]}
+        assert httpx.post(f"{client.base_url}chat/completions", json=asked, headers=bare).status_code == 200
+        assert upstream.keys == [None, "Bearer sk-own", "Bearer sk-own", None]
         assert "User: Two." in upstream.bodies[2]["messages"][0]["content"]
         assert not any(secret in str(upstream.bodies) for secret in (ana, reader))
 
@@ -233,6 +237,55 @@ def test_what_a_client_heard_before_it_left_is_remembered(tmp_path, model):
             time.sleep(0.05)
         assert waiting(service)[1].startswith("Assistant: Hello")
         assert len(waiting(service)[1]) < 300
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ([*streamed(said("Your code is 4711."))[:-2], None], []),
+        ([b"".join(streamed(said(None, tool_calls=[CALL]))).rstrip()], ["User: Hi."]),
+    ],
+    ids=["broken", "without its last newline"],
+)
+def test_a_stream_is_remembered_once_it_is_whole(tmp_path, model, pieces, lines):
+    """A client repeats what broke off, and then the whole reply counts."""
+    whole = streamed(said("Your code is 4711."))
+    with raw_upstream(pieces, whole) as upstream:
+        url = f"sqlite:///{tmp_path / 'b.sqlite'}"
+        with served(url, model.url, proxy=True, upstream=upstream) as (address, parts):
+            body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi."}]}
+            with suppress(httpx.RemoteProtocolError):
+                httpx.post(f"{address}/v1/chat/completions", json=body)
+            assert waiting(parts.service) == lines
+            if not lines:
+                httpx.post(f"{address}/v1/chat/completions", json=body)
+                assert waiting(parts.service) == ["User: Hi.", "Assistant: Your code is 4711."]
+
+
+@contextmanager
+def raw_upstream(*streams):
+    """An upstream that sends the pieces of one stream after another; None breaks one off."""
+    left = list(streams)
+
+    async def app(scope, receive, send):
+        await receive()
+        headers = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for piece in left.pop(0):
+            if piece is None:
+                raise ConnectionError("broken off")
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b""})
+
+    with ServedApp(app, lifespan="off") as upstream:
+        yield "http://{}:{}/v1".format(*upstream.address)
+
+
+def test_a_long_message_is_remembered_whole_as_several_turns(tmp_path, model):
+    with proxied(tmp_path, model, [said("ok")]) as (client, _, service):
+        complete(client, f"{'word ' * 8000}The safe code is Xylophone.")
+        assert "Xylophone" in "".join(waiting(service))
+        assert len(waiting(service)) == 3
 
 
 def test_models_are_those_of_the_upstream_and_bad_requests_are_errors(tmp_path, model):

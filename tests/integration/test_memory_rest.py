@@ -570,6 +570,19 @@ def test_a_proxy_sends_nothing_to_openai_unless_its_models_are_there(models):
     assert ServeConfig(proxy=True, model="openai/a").doors.upstream is None
 
 
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite+pysqlite:///?timeout=5"])
+def test_a_database_in_memory_is_refused(url):
+    with pytest.raises(ConfigError, match="is in the memory of one process"):
+        ServeConfig(db_url=url, model="openai/a")
+
+
+def test_a_namespace_header_that_is_not_utf_8_is_refused(server):
+    for name, status in (("caf%C3%A9", 200), ("caf%E9", 422), ("caf%E8", 422)):
+        answer = server[0].get(f"{API}/namespace", headers={"X-Memory-Namespace": name})
+        assert answer.status_code == status
+    assert "is not UTF-8" in answer.json()["detail"]
+
+
 def test_messages_are_stored_once_though_nobody_could_wait_for_them(tmp_path, model, monkeypatch):
     with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url) as (address, parts):
 

@@ -15,6 +15,7 @@ import pytest
 
 from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import RequestKey, SessionRule, TurnBuffer
 from memory_program.core.errors import (
@@ -24,6 +25,7 @@ from memory_program.core.errors import (
     UnknownMemoryError,
 )
 from tests.conftest import CHECKOUT
+from tests.conversations import session
 from tests.databases import DATABASES, empty_database
 from tests.memory_services import BEGAN, QUICK, running, said
 from tests.model_server import Behaviour, ModelServer
@@ -355,6 +357,20 @@ def test_a_session_of_a_process_that_died_is_taken_over(url, model):
     with running(url, model.url) as service:
         assert not service.wait("ana", 0.5)
         assert service.wait("ana", 15)
+
+
+def test_a_waiting_session_whose_number_was_saved_with_other_content_gets_a_new_one(url, model):
+    with BankStore(url) as store:
+        TurnBuffer(store.database, SessionRule()).add("ana", [said("I adopted a dog called Pip.")], ends=True)
+        space = store.load("ana")
+        space.ingest(session(1, "Mara: My cello teacher is Ottoline."), SessionRecord("session_1"))
+        store.save(space)
+    with running(url, model.url) as service:
+        assert service.wait("ana", 10)
+    assert [(one.number, one.turns[0].text) for one in sessions(url, "ana")] == [
+        (1, "My cello teacher is Ottoline."),
+        (2, "I adopted a dog called Pip."),
+    ]
 
 
 # -- changes -----------------------------------------------------------------------------------------

@@ -162,6 +162,17 @@ def test_an_import_overwrites_nothing_and_can_be_renamed(run, tmp_path, db, caps
     assert len(run("list")) == 2
 
 
+def test_an_import_to_turns_that_wait_is_refused_and_they_stay(run, tmp_path, db, capsys):
+    file, other = tmp_path / "bank.json", f"sqlite:///{tmp_path}/other.sqlite"
+    run("export", "--namespace", NAME, "--out", str(file))
+    with BankStore(other) as store:
+        buffer = TurnBuffer(store.database, SessionRule())
+        buffer.add(NAME, [SpokenTurn("Mara", "I sold the boat.", "user", datetime(2023, 5, 9, tzinfo=UTC))])
+        assert main(["import", "--db", other, "--file", str(file)]) == 2
+        assert "1 turns wait for memory-program serve to write them" in capsys.readouterr().err
+        assert (store.namespaces(), buffer.waiting()[0].turns) == ([], 1)
+
+
 def exported(
     version: object = 0,
     turn: dict[str, object] | None = None,

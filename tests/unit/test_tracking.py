@@ -11,6 +11,7 @@ import pytest
 
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
+from memory_program.core.json_files import read_json_file, write_json
 from memory_program.core.mlflow_address import find_tracking_problem, import_mlflow
 from memory_program.optimization.mlflow_optimization import OptimizationPublisher
 from memory_program.rl.mlflow_training import TrainingPublisher
@@ -49,6 +50,19 @@ def test_a_silent_request_to_mlflow_ends_after_ten_seconds(monkeypatch):
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
     import_mlflow()
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
+
+
+def test_a_run_records_the_full_path_of_a_named_address_and_knows_a_relative_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("m.db").touch()
+    Path("run").mkdir()
+    tracker = RunTracker("x", Path("run"), "sqlite:///m.db", print, None, is_on=False)
+    tracker._write_receipt(TrackedRun("run", {}, {}), "digest")
+    receipt = read_json_file(Path("run/tracking.json"))
+    assert receipt["uri"] == f"sqlite:///{tmp_path / 'm.db'}"
+    assert tracker._receipt() == receipt
+    write_json(Path("run/tracking.json"), {**receipt, "uri": "sqlite:///m.db"})  # as earlier versions did
+    assert tracker._receipt()["digest"] == "digest"
 
 
 @pytest.mark.parametrize(("make", "command"), PUBLISHERS)

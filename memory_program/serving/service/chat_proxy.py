@@ -149,7 +149,12 @@ class ChatProxy:
                     is_kept = True
                     await self._remember(exchange)  # before the client hears that the reply is complete
                 yield chunk
+            if exchange is not None and not is_kept:
+                is_kept = True
+                exchange.read_events(b"\n")  # the last line may have no end
+                await self._remember(exchange)
         except httpx.HTTPError as error:
+            is_kept = True  # of a fragment nothing: the client asks again, and the whole reply counts
             _logger.warning(json.dumps({"event": "upstream", "error": type(error).__name__}))
             raise  # the client sees that the stream broke off
         finally:
@@ -177,7 +182,7 @@ class ChatProxy:
         own = given.get("authorization", "")
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
-        elif own and not own.partition(" ")[2].strip().startswith(TOKEN_PREFIX):  # a token of ours stays here
+        elif own and not any(word.startswith(TOKEN_PREFIX) for word in own.split()):  # ours stays here
             headers["Authorization"] = own
         return {**headers, "Accept-Encoding": "identity"}
 
@@ -201,8 +206,9 @@ class _Exchange:
         if self.reply.strip():
             said.append(("Assistant", self.reply.strip(), "assistant", datetime.now(UTC)))
         return [
-            SpokenTurn(speaker, text[:MOST_CONTENT_CHARS], role, time, has_own_time=False)
+            SpokenTurn(speaker, text[start : start + MOST_CONTENT_CHARS], role, time, has_own_time=False)
             for speaker, text, role, time in said
+            for start in range(0, len(text), MOST_CONTENT_CHARS)
         ]
 
     def read_whole(self, content: bytes) -> None:

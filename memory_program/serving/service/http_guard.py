@@ -21,6 +21,7 @@ from memory_program.configs.serve_config import LOOPBACK
 from memory_program.core.errors import (
     AccessError,
     BusyError,
+    ConfigError,
     ConflictError,
     MemoryProgramError,
     ModelError,
@@ -104,9 +105,18 @@ def find_principal(headers: Mapping[str, str], tokens: ApiTokens, *, is_required
 
 
 def header_namespace(headers: Mapping[str, str]) -> str | None:
-    """Return the namespace that a header names, if any."""
+    """Return the namespace that a header names, if any.
+
+    Raises:
+        ConfigError: its percent-encoded bytes are not UTF-8: several names would be read as one.
+    """
     named = headers.get(NAMESPACE_HEADER.lower())
-    return None if named is None else unquote(named)
+    try:
+        return None if named is None else unquote(named, errors="strict")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{NAMESPACE_HEADER} {named!r:.200} is not UTF-8: percent-encode its UTF-8"
+        ) from error
 
 
 def log_deletion(sender: Principal, event: str, namespace: str, **counts: int) -> None:
@@ -253,6 +263,10 @@ class HttpGuard:
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._max_bytes:
             return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
+        try:
+            header_namespace(headers)
+        except ConfigError as error:
+            return error_problem(error)
         return None
 
     def _limit_body(self, receive: Receive) -> Receive:

@@ -377,6 +377,8 @@ class MemoryService:
                 self._spaces.pop(namespace, None)
             deleted = forget_namespace(self._url, namespace, on_deleted)
         _logger.info("%s: erased %d rows", namespace, sum(deleted.rows.values()))
+        if deleted.left:
+            _logger.warning("%s: %s", namespace, deleted.left)
         return deleted
 
     # -- inside --------------------------------------------------------------------------------------
@@ -455,7 +457,13 @@ class MemoryService:
         """
         space = self.space(namespace).fork()
         lost: list[str] = []
-        if session.session_id not in space.sessions:
+        known = space.sessions.get(session.session_id)
+        if known is not None and known.session.fingerprint != session.fingerprint:  # of an imported bank
+            self.buffer.renumber(namespace, session.number)
+            raise ConflictError(
+                f"namespace {namespace!r} has another {session.session_id}: this one waits under a new number"
+            )
+        if known is None:
             record = self._program.remember(space, session)
             is_outage = any(failure.outcome.value == "error" for failure in record.failures)
             if is_outage:
