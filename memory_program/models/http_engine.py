@@ -166,6 +166,7 @@ class ChatCompletionsEngine:
                 body["usage"] = {"prompt_tokens": prompt_chars // 4, "completion_tokens": streamed.events}
                 return body
         if is_stream:
+            streamed.finish()
             if streamed.error is not None:
                 return {"error": streamed.error}
             if not streamed.is_complete:
