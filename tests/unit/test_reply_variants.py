@@ -246,7 +246,7 @@ def test_a_number_of_thousands_of_digits_is_read_as_text(section):
 
 
 def test_an_answer_of_thousands_of_digits_is_read_and_a_cut_one_is_refused():
-    assert read('{"answer": %s}' % DIGITS, AnswerQuestion)[0] == {"answer": DIGITS}
+    assert read(f'{{"answer": {DIGITS}}}', AnswerQuestion)[0] == {"answer": DIGITS}
     for begin in ('{"answer": ', MARKER + '{"tool_calls": [{"name": "manage_memory", "args": {"memory_id": '):
         with pytest.raises(TruncatedReplyError):
             read(begin + DIGITS, AnswerQuestion if "answer" in begin else WriteEpisodic)
