@@ -476,7 +476,7 @@ def test_a_model_that_is_listed_without_sampling_is_sent_no_temperature(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ModelServer() as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setattr("memory_program.models.model_names.OPENAI_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
         assert language_model("openai/claude-opus-4-7")("hello") == ["ready"]
         assert "temperature" not in server.traffic.bodies[0]
