@@ -4,6 +4,7 @@ Docstrings are the help of the flags. Nothing slow is imported, so that ``--help
 """
 
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -235,7 +236,7 @@ class SearchSettings(SettingsGroup):
     (late interaction): "local:" and a folder or hub id of a sentence-transformers model, which may be that of
     --embedder."""
 
-    only_with: ClassVar[dict[str, tuple[str, tuple[str, ...]]]] = {
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         **dict.fromkeys(("embedder", "embedder_api_base", "reranker"), ("retrieval", ("hybrid", "dense"))),
         "dense_weight": ("retrieval", ("hybrid",)),
     }
