@@ -68,6 +68,7 @@ class Behaviour(StrEnum):
     NO_BODY = "no-body"
     ERROR_IN_CHOICE = "error-in-choice"
     ERROR_IN_STREAM = "error-in-stream"
+    NO_LINE_END = "no-line-end"
     PROXY_ERROR = "proxy-error"
     TOO_LONG = "too-long"
     QUOTA = "quota"
@@ -346,6 +347,9 @@ class ModelServer(ServedApp):
             case Behaviour.ERROR_IN_STREAM:
                 said = _event({"error": {"message": "the worker died", "code": 500}}) + b"data: [DONE]\n\n"
                 return Response(_event({"choices": [{"delta": {"content": "We"}}]}) + said, media_type=_SSE)
+            case Behaviour.NO_LINE_END:
+                end = {"choices": [{"delta": {"content": "ready"}, "finish_reason": "stop"}]}
+                return Response(_event(end).rstrip(), media_type=_SSE)
             case Behaviour.ERROR_IN_CHOICE:
                 error = {"code": 502, "message": "Provider returned error"}
                 choice = {

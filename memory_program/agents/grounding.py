@@ -91,14 +91,16 @@ def is_grounded(text: str, session: Session, replaced: Iterable[str] = ()) -> bo
     Words are compared by their stems. Names of speakers, stop words and expressions of time are no content;
     figures count if they were said. A text of such words alone is compared by them.
 
-    Scripts without spaces between words are compared by pairs of characters. A text in such a script says
-    nothing against a session in another one, nor the reverse: it may be a translation.
+    A text that is mostly in a script without spaces between words is compared by pairs of characters, or by
+    characters if it has no pair. It says nothing against a session in another script, nor the reverse: it may
+    be a translation.
     """
     said = _session_content(session)
     sources = tuple(replaced)
-    pairs = _pairs(text)
-    if pairs:
+    if _is_unspaced(text):
         known_pairs = said.pairs.union(*map(_pairs, sources))
+        said_here = _pairs(text)
+        pairs = {pair for pair in said_here if len(pair) > 1} or said_here
         return not known_pairs or bool(pairs & known_pairs)
     if said.is_unspaced:
         return True
@@ -123,14 +125,13 @@ class _SessionContent:
 def _session_content(session: Session) -> _SessionContent:
     said = "\n".join(turn.utterance for turn in session.turns)
     names = frozenset(stem for turn in session.turns for stem in tokenize(turn.speaker))
-    is_unspaced = sum(map(len, _UNSPACED.findall(said))) > sum(map(str.isalpha, said)) / 2
     return _SessionContent(
         frozenset(_content_stems(said) - names),
         frozenset(tokenize(said)) - names,
         frozenset(_FIGURE.findall(said)),
         names,
         frozenset(_pairs(said)),
-        is_unspaced,
+        _is_unspaced(said),
     )
 
 
@@ -138,6 +139,11 @@ def _content_stems(text: str) -> set[str]:
     return {stem for stem in tokenize(text) if stem not in _EMPTY_WORDS and not _DATE_FIGURE.fullmatch(stem)}
 
 
+def _is_unspaced(text: str) -> bool:
+    return sum(map(len, _UNSPACED.findall(text))) > sum(map(str.isalpha, text)) / 2
+
+
 def _pairs(text: str) -> set[str]:
+    """List the pairs of neighbours, and the characters alone."""
     runs: list[str] = _UNSPACED.findall(text)
-    return {run[place : place + 2] for run in runs for place in range(max(1, len(run) - 1))}
+    return {run[place : place + size] for run in runs for size in (1, 2) for place in range(len(run))}

@@ -48,8 +48,18 @@ def _reject_duplicate_keys(pairs: list[tuple[str, ReplyJson]]) -> dict[str, Repl
     return members
 
 
+def _read_whole_number(digits: str) -> int | str:
+    """Read a whole number; one with more digits than Python converts, from a model in a loop, stays text."""
+    try:
+        return int(digits)
+    except ValueError:
+        return digits
+
+
 # Not strict: models write line ends inside strings, which does no harm.
-DECODER = json.JSONDecoder(object_pairs_hook=_reject_duplicate_keys, strict=False)
+DECODER = json.JSONDecoder(
+    object_pairs_hook=_reject_duplicate_keys, parse_int=_read_whole_number, strict=False
+)
 
 
 def is_no_calls(text: str) -> bool:

@@ -386,7 +386,7 @@ def _normalize_arguments(tool: Callable[..., str], arguments: dict[str, Any]) ->
             value = value.strip().lower()
         elif isinstance(parameter.default, str) and isinstance(value, int) and not isinstance(value, bool):
             value = str(value)
-        elif parameter.annotation is int and isinstance(value, str) and value.strip().isdecimal():
+        elif parameter.annotation is int and isinstance(value, str) and re.fullmatch(r"\s*\d{1,9}\s*", value):
             value = int(value)
         given[name] = value
     new = given.get("memory_id")

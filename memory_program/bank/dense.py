@@ -172,8 +172,8 @@ def hybrid_scores(
     reciprocal rank fusion, whose ranks forget by how much the first was better.
 
     Args:
-        lexical: Shape (documents,); 0 for those without a word of the query.
-        cosines: Shape (documents,).
+        lexical: Shape (documents,) or (queries, documents); 0 for those without a word of the query.
+        cosines: The same shape; the best cosine is that of all queries.
         weight: None returns the cosines alone.
     """
     above = np.maximum(cosines, 0.0)

@@ -134,7 +134,9 @@ class MemoryIndex:
     ) -> list[ScoredMemory]:
         """Rank the live memories of a bank by their best score for any of several queries.
 
-        Without a query the result is empty.
+        With a dense index, the best scores that others are divided by are the best of all queries, so a turn
+        of small talk does not put its memories as high as a turn that is about one. Without a query the
+        result is empty.
         """
         vectors = self.dense.embed_queries(queries) if self.dense is not None and queries else None
         scores: dict[int, float] = {}
@@ -147,14 +149,12 @@ class MemoryIndex:
                         f"kind={kind.value!r} names no memories: choose from {', '.join(MEMORY_KINDS)}"
                     )
                 allowed = self._kinds.values == MEMORY_KINDS.index(kind)
-            for row, query in enumerate(queries):
-                hits = (
-                    self._lexical.search(query, top_k, allowed)
-                    if vectors is None
-                    else self._hybrid_search(query, vectors[row], top_k, allowed)
-                )
-                for hit in hits:
-                    scores[hit.doc_id] = max(hit.score, scores.get(hit.doc_id, 0.0))
+            if vectors is not None:
+                hits = self._hybrid_search(queries, vectors, top_k, allowed)
+            else:
+                hits = [hit for query in queries for hit in self._lexical.search(query, top_k, allowed)]
+            for hit in hits:
+                scores[hit.doc_id] = max(hit.score, scores.get(hit.doc_id, 0.0))
             # Each of the best of all is among the best for the query that scores it highest.
             places = sorted(scores, key=lambda place: (-scores[place], place))[:top_k]
             numbers = self._numbers.values[places].tolist() if places else []
@@ -228,15 +228,19 @@ class MemoryIndex:
         self._seen = current
 
     def _hybrid_search(
-        self, query: str, query_vector: NDArray[np.float32], top_k: int, allowed: NDArray[np.bool_] | None
+        self,
+        queries: Sequence[str],
+        vectors: NDArray[np.float32],
+        top_k: int,
+        allowed: NDArray[np.bool_] | None,
     ) -> list[Hit[int]]:
-        """Rank by the fused scores of words and cosine similarity."""
+        """Rank by the best fused score of words and cosine similarity for any query."""
         assert self.dense is not None
         if top_k < 1:
             raise IndexingError(f"top_k={top_k} must be at least 1")
         is_allowed = self._lexical.live if allowed is None else self._lexical.live & allowed
-        lexical = np.where(is_allowed, self._lexical.score_documents(query), 0.0)
-        cosines = np.where(is_allowed, self.dense.score_documents(query_vector), 0.0)
+        lexical = np.where(is_allowed, [self._lexical.score_documents(query) for query in queries], 0.0)
+        cosines = np.where(is_allowed, [self.dense.score_documents(vector) for vector in vectors], 0.0)
         lexical /= lexical.max(initial=0.0) or 1.0
-        scores = hybrid_scores(lexical, cosines, self.dense.weight)
+        scores = hybrid_scores(lexical, cosines, self.dense.weight).max(axis=0)
         return [Hit(position, float(scores[position])) for position in top_positions(scores, top_k)]

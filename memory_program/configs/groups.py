@@ -4,9 +4,10 @@ Docstrings are the help of the flags. Nothing slow is imported, so that ``--help
 """
 
 import json
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import tyro
 from pydantic import Field, field_validator, model_validator
@@ -235,6 +236,11 @@ class SearchSettings(SettingsGroup):
     (late interaction): "local:" and a folder or hub id of a sentence-transformers model, which may be that of
     --embedder."""
 
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+        **dict.fromkeys(("embedder", "embedder_api_base", "reranker"), ("retrieval", ("hybrid", "dense"))),
+        "dense_weight": ("retrieval", ("hybrid",)),
+    }
+
     @model_validator(mode="after")
     def _check_embedder(self) -> Self:
         chosen = f"--retrieval {self.retrieval}"
@@ -243,8 +249,7 @@ class SearchSettings(SettingsGroup):
                 f"{chosen} needs an embedding model: name one with --embedder, for example "
                 "openai/text-embedding-3-small"
             )
-        both = dict.fromkeys(("embedder", "embedder_api_base", "reranker"), ("hybrid", "dense"))
-        for name, rankings in {**both, "dense_weight": ("hybrid",)}.items():
+        for name, (_, rankings) in self.only_with.items():
             is_set = getattr(self, name) != type(self).model_fields[name].default
             if is_set and self.retrieval not in rankings:
                 raise ConfigError(

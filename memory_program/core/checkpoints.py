@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from locomo.atomic_files import atomic_write_folder, atomic_write_text
+from locomo.atomic_files import atomic_write_folder, atomic_write_text, restore_folders
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json
 from memory_program.core.settings import rename_old_settings
@@ -167,6 +167,7 @@ class RunState:
             os.fsync(file.fileno())
 
     def _checkpoint_folders(self) -> list[Path]:
+        restore_folders(self._checkpoints)
         return sorted(path for path in self._checkpoints.glob("*") if path.suffix != ".draft")
 
 

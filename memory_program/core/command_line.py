@@ -75,6 +75,12 @@ def parse_flags(
     given = _rename_old_flags(sys.argv[1:] if arguments is None else arguments, known)
     path = peek_flag("config", given)
     saved = _check_file(config_type, Path(path)) if path is not None else {}
+    for name, (decisive, choices) in config_type.flat_conditions().items():
+        chosen = peek_flag(decisive.replace("_", "-"), given)
+        if (
+            chosen is not None and chosen not in choices
+        ):  # the flag wins over what belongs to the file's choice
+            saved.pop(name, None)
     doc = f"{cleandoc(config_type.__doc__ or '')}\n\n{about}"
     flags = _flags_model(config_type, saved, doc, is_root=True)
     markers = (

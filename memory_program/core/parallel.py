@@ -1,7 +1,7 @@
 """Tasks run in parallel on threads, their results in the tasks' order."""
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -16,7 +16,8 @@ def run_parallel(
 ) -> list[T]:
     """Run tasks, each in a copy of this context, so that usage meters that are open here count their calls.
 
-    The first error in the tasks' order is raised once the running tasks have ended; the others do not start.
+    After an error no task starts. It is raised once the running tasks have ended; of several errors at once,
+    the first in the tasks' order is.
 
     Args:
         tasks: the tasks.
@@ -26,12 +27,25 @@ def run_parallel(
     """
     if not tasks:
         return []
-    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="parallel") as pool:
-        futures = [pool.submit(copy_context().run, task) for task in tasks]
+    failed: dict[int, BaseException] = {}  # by place; a worker takes its next task before the pool is stopped
+
+    def run(place: int) -> T:
+        if failed:
+            raise CancelledError
         try:
+            return tasks[place]()
+        except BaseException as error:
+            failed[place] = error
+            raise
+
+    with ThreadPoolExecutor(min(threads, len(tasks)), thread_name_prefix="parallel") as pool:
+        futures = [pool.submit(copy_context().run, run, place) for place in range(len(tasks))]
+        try:
+            wait(futures, return_when=FIRST_EXCEPTION)
+            if failed:
+                raise failed[min(list(failed))]
             return [future.result() for future in futures]
         except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
             on_error(error)
             raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -117,6 +117,9 @@ class Settings(BaseModel):
         hide_input_in_errors=True,  # the input may hold a password; our own errors name the rest
     )
 
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {}
+    """Settings that apply to some choices of another setting only: its name, and those choices."""
+
     def __init_subclass__(cls, *, init: bool = False) -> None:
         """Take ``init=False``, which tells a type checker that the constructor below is that of the class."""
 
@@ -159,6 +162,15 @@ class Settings(BaseModel):
                 flat[inner] = copy(of_group)
                 flat[inner].default = defaults[inner]
         return flat
+
+    @classmethod
+    def flat_conditions(cls) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Return ``only_with`` with those of groups included."""
+        conditions = dict(cls.only_with)
+        for field in cls.model_fields.values():
+            if isinstance(field.default, SettingsGroup):
+                conditions |= type(field.default).flat_conditions()
+        return conditions
 
     def flat_values(self) -> dict[str, Any]:  # Any: the values of settings
         """Give all settings by name, those of groups included."""

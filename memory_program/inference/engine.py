@@ -18,6 +18,7 @@ from jinja2 import TemplateError
 from pydantic import BaseModel, ConfigDict, Field
 from transformers import PreTrainedModel
 
+from locomo.json_at import INVALID_CHARACTERS
 from memory_program.inference.batcher import (
     Batcher,
     Continuation,
@@ -290,6 +291,7 @@ class LocalEngine:
                     feature=place,
                     provider="local",
                 )
+            text = INVALID_CHARACTERS.sub("\ufffd", text)  # tokenizers refuse half an emoji
             for token in self._special_tokens:
                 # split: otherwise the tokenizer would take quoted text for the end of a turn
                 text = text.replace(token, f"{token[0]} {token[1:]}")
@@ -306,7 +308,8 @@ class LocalEngine:
 
     def reply_tokens(self, text: str) -> list[int]:
         """Return the tokens of a reply with the stop token, as training text has them."""
-        tokens = self.model.tokenizer(text, add_special_tokens=False)["input_ids"]
+        readable = INVALID_CHARACTERS.sub("\ufffd", text)
+        tokens = self.model.tokenizer(readable, add_special_tokens=False)["input_ids"]
         return [*tokens, self.model.reply_end]
 
     @contextmanager

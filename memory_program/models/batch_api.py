@@ -22,11 +22,11 @@ from memory_program.models.http_engine import (
     account_headers,
     is_reasoning_model,
     make_client,
-    openai_url,
     read_completion,
     read_key,
     retry_after_s,
 )
+from memory_program.models.model_names import openai_url, own_server
 from memory_program.models.server_errors import provider_error, read_error
 
 JsonObject = dict[str, Any]  # Any: JSON
@@ -158,9 +158,10 @@ class OpenAIBatchApi(BatchApi):
     def __init__(self, model: str, api_base: str | None, key_variable: str | None) -> None:
         """Prepare the client; see ``BatchApi``."""
         url = (api_base or openai_url()).rstrip("/")
-        facts = endpoint_facts(url, model, is_listed=api_base is None)
+        is_own = own_server(model, api_base) is not None
+        facts = endpoint_facts(url, model, is_listed=not is_own)
         super().__init__(model, url, facts, (key_variable, "OPENAI_API_KEY"))
-        self._is_plain = api_base is not None and not is_reasoning_model(model)
+        self._is_plain = is_own and not is_reasoning_model(model)
         self._dialects = {
             field: OpenAIChatLM(api_key=NO_KEY, compat=OpenAIChatCompat(max_tokens_field=field))
             for field in ("max_tokens", "max_completion_tokens")

@@ -1,6 +1,7 @@
 """A chat completion, put together from the server-sent events of a streamed reply."""
 
 import json
+from contextlib import suppress
 from typing import Any, cast
 
 from dspy import lm15
@@ -35,7 +36,7 @@ class StreamedReply:
         """Take the next bytes.
 
         Raises:
-            lm15.ServerError: an event is not JSON.
+            lm15.ServerError: an event is not JSON, or no part of a chat completion.
         """
         *lines, self._rest = (self._rest + received).split(b"\n")
         for line in lines:
@@ -46,6 +47,11 @@ class StreamedReply:
                 self.is_complete = True
             elif event:
                 self._take(event)
+
+    def finish(self) -> None:
+        """Take the last line, which some servers do not end. Half an event is left: the reply broke off."""
+        with suppress(lm15.ServerError):
+            self.feed(b"\n")
 
     @property
     def new_chars(self) -> int:
@@ -73,14 +79,21 @@ class StreamedReply:
         }
 
     def _take(self, event: bytes) -> None:
+        begin = event[:200].decode(errors="replace")
         try:
             chunk = json.loads(event)
-        except ValueError as error:
-            begin = event[:200].decode(errors="replace")
+        except (ValueError, RecursionError) as error:
             raise lm15.ServerError(f"an event of the reply is not JSON; it begins with {begin!r}") from error
         if not isinstance(chunk, dict):
             return
-        chunk = cast(Json, chunk)
+        try:
+            self._take_chunk(cast(Json, chunk))
+        except (TypeError, AttributeError) as error:
+            raise lm15.ServerError(
+                f"an event of the reply is no part of a chat completion; it begins with {begin!r}"
+            ) from error
+
+    def _take_chunk(self, chunk: Json) -> None:
         self._head = self._head or {name: chunk.get(name) for name in ("id", "created", "model")}
         self._usage = chunk.get("usage") or self._usage
         self.error = self.error or in_band_error(chunk)
@@ -98,8 +111,9 @@ class StreamedReply:
 
     def _take_text(self, name: str, text: object) -> None:
         if isinstance(text, list):  # parts, as Mistral sends them
-            parts = cast(list[Json], text)
-            text = "".join(str(part.get("text") or "") for part in parts if part.get("type") == "text")
+            parts = cast(list[Json | str], text)
+            of_text = [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+            text = "".join(str(part.get("text") or "") for part in of_text if part.get("type") == "text")
         if isinstance(text, str) and text:
             self._texts[name].append(text)
             self._unchecked.append(text)
@@ -107,19 +121,20 @@ class StreamedReply:
     def _take_call(self, call: Json) -> None:
         """Add a piece of a tool call; without an index it belongs to its id, or to the last call.
 
-        Some servers give each call the index 0, but an id of its own: another id begins another call.
+        Some servers give each call the index 0, but an id of its own: another id begins another call. Some
+        give no ids: a function's name after whole arguments begins another call.
         """
-        identity, key = call.get("id"), call.get("index")
+        identity, key, said = call.get("id"), call.get("index"), call.get("function") or {}
         key = identity if key is None else key
         place = self._places.get(key) if key is not None else len(self._tool_calls) - 1
-        begun = self._tool_calls[place]["id"] if place is not None and place >= 0 else None
-        if place is None or place < 0 or (identity and begun and identity != begun):
+        begun: Json = self._tool_calls[place] if place is not None and place >= 0 else {}
+        if place is None or not begun or _is_another(identity, said, begun):
             place = len(self._tool_calls)
             function = {"name": "", "arguments": ""}
             self._tool_calls.append({"id": identity, "type": "function", "function": function})
         if key is not None:
             self._places[key] = place
-        known, said = self._tool_calls[place], call.get("function") or {}
+        known = self._tool_calls[place]
         known["id"] = known["id"] or identity
         known["function"]["name"] = known["function"]["name"] or said.get("name") or ""
         arguments = said.get("arguments") or ""
@@ -127,6 +142,18 @@ class StreamedReply:
         known["function"]["arguments"] += arguments
         if arguments:
             self._unchecked.append(arguments)
+
+
+def _is_another(identity: object, said: Json, begun: Json) -> bool:
+    """Tell if a piece begins another call than the one at its place."""
+    if identity and begun["id"]:
+        return identity != begun["id"]
+    if not said.get("name") or not begun["function"]["name"]:
+        return False
+    try:
+        return isinstance(json.loads(begun["function"]["arguments"]), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def in_band_error(body: Json) -> Json | None:

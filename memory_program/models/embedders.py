@@ -16,6 +16,7 @@ import dspy
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from locomo.json_at import INVALID_CHARACTERS
 from memory_program.bank.dense import (
     DENSE_WEIGHT,
     DenseIndex,
@@ -39,7 +40,8 @@ _MAX_CHARS = 2000  # many models take 512 tokens, and their servers refuse more
 _MAX_RETRIES = 3
 _TIMEOUT_S = 120.0
 _PROBE = "The length of this vector is that of all."
-_KEPT_TEXTS = 4096
+_KEPT_BYTES = 2**29
+"""Vectors of tokens that are kept: those of about 10,000 turns of LoCoMo under a model of 384 dimensions."""
 
 
 def load_embedder(
@@ -113,7 +115,8 @@ class CachedEmbedding:
         known = {digest: np.frombuffer(vector, dtype=np.float32) for digest, vector in found}
         missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
         if missing:
-            fresh = np.asarray(self._embed(list(missing.values())), dtype=np.float32)
+            readable = [INVALID_CHARACTERS.sub("\ufffd", text) for text in missing.values()]
+            fresh = np.asarray(self._embed(readable), dtype=np.float32)
             known |= dict(zip(missing, fresh, strict=True))
             rows = [(self._model, digest, known[digest].tobytes()) for digest in missing]
             if np.isfinite(fresh).all():  # else the index refuses them
@@ -184,18 +187,24 @@ def _local_functions(name: str) -> list[EmbeddingFunction]:
 def _token_function(name: str) -> TokenFunction:
     """Return the function of a local model for tokens, and load the model; it keeps what it computed last."""
     lock, model, known = threading.Lock(), _load_local_model(name), dict[str, NDArray[np.float32]]()
+    kept_bytes = 0
 
     def embed(texts: list[str]) -> list[NDArray[np.float32]]:
+        nonlocal kept_bytes
         with lock:
             missing = [text for text in dict.fromkeys(texts) if text not in known]
             if missing:
-                encoded: Any = model.encode(missing, output_value="token_embeddings", show_progress_bar=False)
+                readable = [INVALID_CHARACTERS.sub("\ufffd", text) for text in missing]
+                encoded: Any = model.encode(
+                    readable, output_value="token_embeddings", show_progress_bar=False
+                )
                 for text, vectors in zip(missing, encoded, strict=True):
                     rows = vectors.float().cpu().numpy()[1:-1]  # without the marks of the beginning and end
                     known[text] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+                    kept_bytes += known[text].nbytes
             found = [known[text] for text in texts]
-            while len(known) > _KEPT_TEXTS:
-                del known[next(iter(known))]
+            while kept_bytes > _KEPT_BYTES:
+                kept_bytes -= known.pop(next(iter(known))).nbytes
             return found
 
     try:

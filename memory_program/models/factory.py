@@ -24,11 +24,9 @@ from memory_program.models.batch_api import make_batch_api
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchedEngine, BatchQueue
 from memory_program.models.http_engine import (
     NO_KEY,
-    OPENAI_URL,
     ChatCompletionsEngine,
     is_openai,
     is_reasoning_model,
-    openai_url,
     read_key,
 )
 from memory_program.models.litellm_engine import PatchedLiteLLMEngine, import_litellm
@@ -38,6 +36,8 @@ from memory_program.models.model_names import (
     is_local,
     is_vllm,
     model_source,
+    openai_url,
+    own_server,
     runs_here,
 )
 from memory_program.models.name_hints import name_hint, suggest_name
@@ -151,8 +151,7 @@ def takes_chat_template(name: str, api_base: str | None) -> bool:
     They are sent to models on this machine, to servers with an address, and to hosted models that are known
     to think: other hosted APIs have no such argument.
     """
-    has_server = bool(api_base) or (name.startswith("openai/") and openai_url() != OPENAI_URL)
-    return runs_here(name) or has_server or thinking_tokens(name, {}) > 0
+    return runs_here(name) or bool(own_server(name, api_base)) or thinking_tokens(name, {}) > 0
 
 
 def _local_language_model(
@@ -257,7 +256,8 @@ class RemoteModel(RateLimitedEngine):
         missing = _missing_keys(name)
         if read_key(key_variable):
             missing = []
-        if missing and api_base is None:
+        server = own_server(name, api_base)
+        if missing and server is None:
             named = missing if key_variable is None else [*missing, key_variable]
             raise ModelError(
                 f"{name!r} needs a key: set {' or '.join(named)} in the environment, or give the address "
@@ -265,7 +265,7 @@ class RemoteModel(RateLimitedEngine):
             )
         if is_openai(name):
             engine = ChatCompletionsEngine(
-                api_base, key_variable=key_variable, timeout_s=timeout_s, connections=limiter.limit
+                server, key_variable=key_variable, timeout_s=timeout_s, connections=limiter.limit
             )
         else:
             key = {"api_key": NO_KEY} if missing else {}

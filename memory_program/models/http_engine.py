@@ -28,7 +28,7 @@ from memory_program.core.errors import ModelError
 from memory_program.core.repetition import find_repetition
 from memory_program.models.chat_stream import StreamedReply, finish_reason, first_choice, in_band_error
 from memory_program.models.endpoint_facts import EndpointFacts, endpoint_facts
-from memory_program.models.model_names import is_vllm
+from memory_program.models.model_names import OPENAI_URL, is_vllm, openai_url
 from memory_program.models.server_errors import (
     SlowReplyError,
     provider_error,
@@ -41,7 +41,6 @@ NO_KEY = "no-key"
 """The key that is sent to servers that need none."""
 
 _OPENAI = "openai/"
-OPENAI_URL = "https://api.openai.com/v1"
 _ACCOUNT_HEADERS = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_PROJECT_ID"}
 """Headers that OpenAI's own client sends, with the variables of their values."""
 
@@ -68,6 +67,8 @@ class ChatCompletionsEngine:
         self, api_base: str | None, *, key_variable: str | None = None, timeout_s: float, connections: int
     ) -> None:
         """Prepare the client; nothing is connected before the first call.
+
+        ``api_base`` is the address of a server that is not OpenAI's; see ``own_server``.
 
         Raises:
             ModelError: the environment names a proxy that does not speak HTTP.
@@ -166,6 +167,7 @@ class ChatCompletionsEngine:
                 body["usage"] = {"prompt_tokens": prompt_chars // 4, "completion_tokens": streamed.events}
                 return body
         if is_stream:
+            streamed.finish()
             if streamed.error is not None:
                 return {"error": streamed.error}
             if not streamed.is_complete:
@@ -302,11 +304,6 @@ def is_openai(name: str) -> bool:
 def is_reasoning_model(name: str) -> bool:
     """Tell if DSPy counts a model as a reasoning one: it names their token limit differently."""
     return "max_completion_tokens" in dspy.LM(name).kwargs
-
-
-def openai_url() -> str:
-    """Give the address of OpenAI, or the one that the environment has in its place."""
-    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI_URL
 
 
 def account_headers(url: str) -> dict[str, str]:

@@ -39,6 +39,11 @@ class MemoizedEngine:
         self._known: dict[bytes, Future[Response]] = {}
         self._lock = threading.Lock()
 
+    @property
+    def supports_function_calling(self) -> bool:
+        """True if the engine takes tools; DSPy sends none otherwise."""
+        return getattr(self._engine, "supports_function_calling", False)
+
     def __deepcopy__(self, memo: object) -> "MemoizedEngine":
         """Return the same engine: a copied program shares the cache."""
         return self

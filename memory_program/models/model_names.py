@@ -1,8 +1,10 @@
-"""Names, weights and fingerprints of the models that run in this process."""
+"""Names and addresses of models, and weights and fingerprints of those that run in this process."""
 
 import hashlib
+import os
 from functools import lru_cache
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from memory_program.core.adapter_config import adapter_base
 from memory_program.core.errors import ConfigError
@@ -15,6 +17,9 @@ POCKET_BASE = "pocket-base"
 
 OBSERVATIONS = "observations"
 """The notes of LoCoMo's authors, in place of a model that writes memories."""
+
+OPENAI_URL = "https://api.openai.com/v1"
+"""The address of OpenAI."""
 
 _LOCAL = "local:"
 _VLLM = "vllm:"
@@ -48,6 +53,22 @@ def is_vllm(model: str) -> bool:
         (True, False)
     """
     return model.startswith(_VLLM)
+
+
+def openai_url() -> str:
+    """Give the address of OpenAI, or the one that the environment has in its place."""
+    return os.environ.get("OPENAI_BASE_URL") or os.environ.get("OPENAI_API_BASE") or OPENAI_URL
+
+
+def own_server(model: str, api_base: str | None) -> str | None:
+    """Return the address of a server that is not the provider's: ``api_base``, or that of OPENAI_BASE_URL.
+
+    OpenAI also has addresses for regions, such as eu.api.openai.com.
+    """
+    if api_base is not None or not model.startswith("openai/"):
+        return api_base
+    host, of_openai = (urlsplit(url).hostname or "" for url in (openai_url(), OPENAI_URL))
+    return None if f".{host}".endswith(f".{of_openai}") else openai_url()
 
 
 def has_batch_api(model: str) -> bool:

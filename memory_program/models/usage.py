@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from memory_program.core.errors import ConfigError
-from memory_program.models.model_names import runs_here
+from memory_program.models.model_names import own_server, runs_here
 
 _logger = logging.getLogger(__name__)
 BATCH_PRICE_SHARE = 0.5
@@ -164,12 +164,13 @@ def record_call(record: CallRecord) -> None:
 def list_price(model: str, *, api_base: str | None = None) -> Price | None:
     """Look up a model's list price in LiteLLM's price file; a model on this machine is free.
 
-    Return None when the price is unknown: the model is not listed, it has an ``api_base``, or it is listed at
-    zero (LiteLLM writes zero for subscriptions, previews and self-hosted models; none of them is free).
+    Return None when the price is unknown: the model is not listed, it is at a server that is not the
+    provider's, or it is listed at zero (LiteLLM writes zero for subscriptions, previews and self-hosted
+    models; none of them is free).
     """
     if runs_here(model):
         return Price(0.0, 0.0, 0.0)
-    if api_base is not None:
+    if own_server(model, api_base) is not None:
         return None
     provider, slash, bare_name = model.partition("/")
     prices = _price_list()

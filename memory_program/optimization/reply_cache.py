@@ -31,6 +31,11 @@ class CachedEngine:
         """The address of the engine's server, if it has one of its own."""
         return getattr(self.engine, "api_base", None)
 
+    @property
+    def supports_function_calling(self) -> bool:
+        """True if the engine takes tools; DSPy sends none otherwise."""
+        return getattr(self.engine, "supports_function_calling", False)
+
     def complete(self, request: lm15.Request) -> lm15.Response:
         """Answer a request.
 

@@ -78,8 +78,8 @@ def test_only_openai_gets_the_account_headers(monkeypatch: pytest.MonkeyPatch) -
         language_model("openai/test", api_base=url)("hello")
     gateway, own = (request.decode().lower() for request in requests)
     assert "authorization: bearer sk-of-mine-0123" in gateway
-    assert '"max_completion_tokens"' in gateway
     assert "openai-organization" not in gateway + own  # neither is OpenAI itself
+    assert '"max_tokens"' in gateway
     assert '"max_tokens"' in own
 
 

@@ -45,7 +45,9 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def point_to(server: BatchServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the provider's own address be the server's: prices are those of the list."""
-    monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+    for variable in ("OPENAI_BASE_URL", "OPENAI_API_BASE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setattr("memory_program.models.model_names.OPENAI_URL", server.url)
     monkeypatch.setenv("ANTHROPIC_API_BASE", server.url)
 
 

@@ -146,7 +146,7 @@ def save_tiny_transformer(folder: Path) -> None:
     SentenceTransformer(modules=[transformer, Pooling(8)]).save(str(folder))
 
 
-def test_a_local_model_ranks_again_and_is_recorded(server, talk, tmp_path):
+def test_a_local_model_ranks_again_and_is_recorded(server, talk, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     save_tiny_transformer(tmp_path / "tiny")
     name = f"local:{tmp_path / 'tiny'}"
@@ -162,6 +162,9 @@ def test_a_local_model_ranks_again_and_is_recorded(server, talk, tmp_path):
     assert len(keys) == 2  # answers with and without it are different records
     dense = load_embedder(name, cache_file=tmp_path / "vectors.sqlite", reranker=name)
     assert dense.embed_tokens is not None
+    dense.embed(["half an emoji \ud83d"])
+    assert len(dense.embed_tokens(["half an emoji \ud83d"])) == 1
+    monkeypatch.setattr("memory_program.models.embedders._KEPT_BYTES", 100)  # a text has 64
     once, twice = dense.embed_tokens(["Any dog", "Any dog"])
     assert once.shape == (2, 8)
     assert np.linalg.norm(once, axis=1) == pytest.approx(1)

@@ -194,6 +194,12 @@ def test_reasoning_is_no_part_of_the_answer(streams: bool) -> None:
         assert model(server.url)(request).text == "ready"
 
 
+def test_a_streamed_reply_without_a_last_line_end_is_read_and_paid_once() -> None:
+    with ModelServer(always(Behaviour.NO_LINE_END)) as server:
+        assert model(server.url)("hello") == ["ready"]
+        assert server.traffic.requests.total() == 1
+
+
 @BOTH_WAYS
 def test_missing_usage_adds_no_tokens(streams: bool) -> None:
     with ModelServer(always(Behaviour.NO_USAGE), streams=streams) as server, track_usage() as meter:
@@ -470,7 +476,7 @@ def test_a_model_that_is_listed_without_sampling_is_sent_no_temperature(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ModelServer() as server:
-        monkeypatch.setenv("OPENAI_BASE_URL", server.url)
+        monkeypatch.setattr("memory_program.models.model_names.OPENAI_URL", server.url)
         monkeypatch.setenv("OPENAI_API_KEY", "sk-0123456789")
         assert language_model("openai/claude-opus-4-7")("hello") == ["ready"]
         assert "temperature" not in server.traffic.bodies[0]

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unicodedata import category
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from locomo.types import Session, Turn
 from memory_program.agents.context import format_reader_line
 from memory_program.bank.archive import Archive
 from memory_program.bank.dense import DenseIndex
-from memory_program.bank.passages import split_passages
+from memory_program.bank.passages import count_words, split_passages
 from memory_program.bank.stems import tokenize
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import IndexingError, SessionConflictError
@@ -129,6 +130,38 @@ def test_passages_keep_every_word_and_are_short(text):
     assert len(passages) > 1
     assert "".join("".join(passages).split()) == "".join(text.split())
     assert max(len(tokenize(passage)) for passage in passages) <= 600
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "我昨天去了市场，" * 200,
+        "我昨天去了市场" * 200,
+        "ฉันกินข้าวผัดกับน้องสาวที่เชียงใหม่ " * 60,
+        "ฉันกินน้ำที่นี่" * 200,
+        "저는 부산에서 피아노를 배웠어요 그리고 " * 80,
+    ],
+    ids=["Chinese clauses", "Chinese", "Thai phrases", "Thai", "Korean"],
+)
+def test_a_long_sentence_without_spaces_is_split_between_characters(text):
+    passages = split_passages(text)
+    assert "".join("".join(passages).split()) == "".join(text.split())
+    assert all(0 < count_words(passage) <= 120 for passage in passages)
+    assert len(passages) < 2 + count_words(text) / 75
+    assert not any(category(passage[0]).startswith("M") for passage in passages)
+
+
+def test_clauses_stay_whole_where_they_can():
+    assert {passage[-1] for passage in split_passages("我昨天去了市场，" * 200)} == {"，"}
+
+
+def test_a_long_sentence_with_a_few_foreign_words_is_cut_between_words_only():
+    words = ["猫咪", *["word"] * 59] * 5
+    assert [passage.split() for passage in split_passages(" ".join(words))] == [
+        words[:120],
+        words[120:240],
+        words[240:],
+    ]
 
 
 _BILINGUAL = {

@@ -103,6 +103,19 @@ def test_settings_come_from_yaml_and_flags_override_them(tmp_path):
     assert config == EvaluateConfig(systems="extractive", top_k=4, seed=3, mlflow=False)
 
 
+def test_a_ranking_on_the_command_line_drops_what_belongs_to_the_ranking_of_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("retrieval: hybrid\nembedder: openai/e\ndense_weight: 2\nseed: 3\n")
+    by_words = parse_flags(EvaluateConfig, ["--config", str(path), "--retrieval", "bm25"])
+    assert by_words == EvaluateConfig(seed=3)
+    dense = parse_flags(EvaluateConfig, ["--config", str(path), "--retrieval=dense"])
+    assert dense == EvaluateConfig(seed=3, retrieval="dense", embedder="openai/e")
+    with pytest.raises(ConfigError, match="--embedder only applies to --retrieval hybrid and dense"):
+        parse_flags(
+            EvaluateConfig, ["--config", str(path), "--retrieval", "bm25", "--embedder", "openai/mine"]
+        )
+
+
 @pytest.mark.parametrize(
     "config",
     [

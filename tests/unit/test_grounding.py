@@ -66,6 +66,24 @@ def test_scripts_without_spaces_are_compared_by_their_characters(text, said, exp
     assert is_grounded(text, said) is expected
 
 
+MIXED = session(1, "Ana: Yesterday I bought a plush 猫咪 toy at the night market in Leeds.", "Ben: Nice!")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "expected"),
+    [
+        ("Ana bought a plush toy at the night market in Leeds (玩具).", MIXED, True),
+        ("Ana bought a plush 猫 toy.", MIXED, True),
+        ("Ana plays the cello in an orchestra (大提琴).", MIXED, False),
+        ("猫", MIXED, True),
+        ("犬", MIXED, False),
+        ("我 天气预报", CHINESE, False),  # a common character alone is no evidence beside pairs
+    ],
+)
+def test_a_few_foreign_characters_do_not_decide_about_a_memory(text, said, expected):
+    assert is_grounded(text, said) is expected
+
+
 def test_an_example_of_a_prompt_is_a_placeholder_and_other_text_is_not():
     assert all(map(is_placeholder, ["<one fact from the session>", "One fact from the session.", "<name>"]))
     assert not any(map(is_placeholder, ["", "Mara wrote <b> on the wall.", "2 < 3 > 1", "One fact"]))

@@ -102,6 +102,23 @@ def test_a_listed_name_at_another_address_has_no_price() -> None:
     assert estimate_cost("openai/gpt-4.1-mini", 1, 1, 1, api_base="http://127.0.0.1:8000/v1") is None
 
 
+@pytest.mark.parametrize(
+    ("address", "is_listed"),
+    [
+        ("https://api.openai.com/v1/", True),
+        ("https://eu.api.openai.com/v1", True),
+        ("http://127.0.0.1:8000/v1", False),
+        ("https://fake-api.openai.com.example.org/v1", False),
+    ],
+)
+def test_a_server_in_the_place_of_openai_has_no_list_price(
+    address: str, is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", address)
+    assert (list_price("openai/gpt-4.1-mini") is not None) is is_listed
+    assert list_price("anthropic/claude-haiku-4-5") is not None
+
+
 def test_an_estimate_multiplies_calls_by_the_mean_call() -> None:
     assert estimate_cost("openai/gpt-4.1-mini", 1000, 2000, 50) == pytest.approx(2e6 * 0.4e-6 + 5e4 * 1.6e-6)
 

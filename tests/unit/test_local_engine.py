@@ -226,6 +226,11 @@ def test_a_prompt_is_rendered_by_the_chat_template(engine: LocalEngine) -> None:
 # usage and refusals
 
 
+def test_half_an_emoji_is_read_as_a_replacement_character(engine: LocalEngine) -> None:
+    assert engine.prompt_tokens(request("a \ud83d b")) == engine.prompt_tokens(request("a \ufffd b"))
+    assert engine.reply_tokens("a \ud83d b") == engine.reply_tokens("a \ufffd b")
+
+
 def test_special_tokens_in_a_message_are_plain_text(engine: LocalEngine) -> None:
     tokenizer = engine.model.tokenizer
     for token in tokenizer.all_special_tokens:

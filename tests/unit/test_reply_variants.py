@@ -227,3 +227,26 @@ def test_a_tag_or_a_token_inside_of_a_call_is_text():
     text = "Mara wrote <think>, </think> and <|im_end|> on the wall."
     args = {**ARGS, "text": text}
     assert calls_in(f"{MARKER}{written({**CALL, 'args': args})}{END}") == ([("manage_memory", args)], False)
+
+
+DIGITS = "7" * 5000
+"""More than Python makes a number of."""
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        '{"tool_calls": [{"name": "manage_memory", "args": {"text": %s}}]}',
+        MARKER + '[{"name": "manage_memory", "args": {"text": %s}}]' + END,
+        MARKER + '{"name": "manage_memory", "args": "{\\"text\\": %s}"}' + END,
+    ],
+)
+def test_a_number_of_thousands_of_digits_is_read_as_text(section):
+    assert calls_in(section % DIGITS)[0] == [("manage_memory", {"text": DIGITS})]
+
+
+def test_an_answer_of_thousands_of_digits_is_read_and_a_cut_one_is_refused():
+    assert read(f'{{"answer": {DIGITS}}}', AnswerQuestion)[0] == {"answer": DIGITS}
+    for begin in ('{"answer": ', MARKER + '{"tool_calls": [{"name": "manage_memory", "args": {"memory_id": '):
+        with pytest.raises(TruncatedReplyError):
+            read(begin + DIGITS, AnswerQuestion if "answer" in begin else WriteEpisodic)

@@ -151,11 +151,10 @@ def test_a_tie_keeps_the_order_of_creation() -> None:
     ]
 
 
-@pytest.mark.parametrize("dense", [False, True])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_memory_has_its_best_score_of_several_queries(seed: int, dense: bool) -> None:
+def test_a_memory_has_its_best_score_of_several_queries(seed: int) -> None:
     rng = random.Random(seed)
-    bank, index = MemoryBank("test"), MemoryIndex(dense_index() if dense else None)
+    bank, index = MemoryBank("test"), MemoryIndex()
     for _ in range(4):
         write_at_random(bank, rng, 8)
     for top_k in (1, 3, 50):
@@ -169,6 +168,28 @@ def test_a_memory_has_its_best_score_of_several_queries(seed: int, dense: bool) 
         ranked = sorted(best.items(), key=lambda pair: (-pair[1], int(pair[0][1:])))[:top_k]
         found = index.search_any(bank, queries, top_k, kind)
         assert [(scored.memory.memory_id, scored.score) for scored in found] == ranked
+
+
+@pytest.mark.parametrize("weight", [None, 1.0])
+def test_a_weak_match_of_one_query_is_not_as_good_as_a_strong_match_of_another(weight) -> None:
+    bank, index = bank_of("They swim.", "The puppy sleeps."), MemoryIndex(dense_index().weighted(weight))
+    best, weak = index.search_any(bank, ["beach music piano", "dog"])
+    assert (best.memory.memory_id, best.score) == ("m2", pytest.approx(1.0))
+    assert weak.score == pytest.approx(0.45, abs=0.01)
+    (alone,) = index.search(bank, "beach music piano", 1)
+    assert (alone.memory.memory_id, alone.score) == ("m1", pytest.approx(1.0))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_hybrid_search_without_meaning_ranks_by_words_for_several_queries_too(seed: int) -> None:
+    rng, bank = random.Random(seed), MemoryBank("test")
+    write_at_random(bank, rng, 20)
+    queries = [" ".join(rng.choices(WORDS, k=rng.randint(1, 5))) for _ in range(3)]
+    by_words = MemoryIndex().search_any(bank, queries)
+    meaningless = DenseIndex(lambda texts: np.zeros((len(texts), 4)), "zeros", 4)
+    hybrid = MemoryIndex(meaningless).search_any(bank, queries)
+    assert [scored.memory for scored in hybrid] == [scored.memory for scored in by_words]
+    assert [s.score for s in hybrid] == pytest.approx([s.score / by_words[0].score for s in by_words])
 
 
 def test_without_a_query_nothing_is_found() -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
 
 import dspy
 import pytest
@@ -19,6 +21,8 @@ from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.models.memoized import MemoizedEngine, memoized
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.reply_cache import CachedEngine
 from memory_program.rl.episodes import Episode
 from memory_program.rl.rewards import RewardRule, RolloutScore, build_answer_metric
 from memory_program.rl.rollouts import (
@@ -309,6 +313,14 @@ def grouped(
     scored: Sequence[ScoredRollout], rule: str, *, alpha: float = 4.0, scale_rewards: bool = False
 ) -> EpisodeGroups:
     return group_by_agent(scored, AGENTS, RewardRule(rule), alpha=alpha, scale_rewards=scale_rewards)
+
+
+def test_wrapped_engines_take_tools_if_their_engine_does(tmp_path: Path) -> None:
+    for takes_tools in (True, False):
+        engine = SimpleNamespace(supports_function_calling=takes_tools)
+        calls = ReplyCache(tmp_path / "calls.jsonl")
+        for wrapped in (MemoizedEngine(engine, 10), CachedEngine(engine, calls)):
+            assert dspy.LM("test/model", engine=wrapped).supports_function_calling is takes_tools
 
 
 def test_each_agent_has_its_own_reward():

@@ -111,3 +111,14 @@ def test_a_setting_that_is_newer_than_the_run_must_be_off(tmp_path: Path):
     RunState(tmp_path, {"group_size": 8, "loss_per_agent": False, "refill_rounds": 0})
     with pytest.raises(ConfigError, match="holds a training with refill_rounds=None"):
         RunState(tmp_path, {"group_size": 8, "refill_rounds": 1})
+
+
+def test_a_checkpoint_that_a_kill_between_two_renames_took_away_is_found(tmp_path: Path):
+    weights = Weights()
+    state = RunState(tmp_path, {})
+    progress = state.resume(weights)
+    progress.step = 10
+    state.save(weights, progress)
+    checkpoint = tmp_path / "checkpoints" / "000010"
+    checkpoint.rename(checkpoint.with_name("000010.before.draft"))
+    assert RunState(tmp_path, {}).resume(weights).step == 10

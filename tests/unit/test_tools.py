@@ -323,6 +323,7 @@ def test_a_replacement_must_name_a_text_that_occurs_once(space):
         ("split_memory", {"memory_id": "m1", "by": "thematic", "parts": ["x", " "]}, "text is empty"),
         ("search_memory", {"query": "tea", "top_k": 0}, "top_k=0 must be from 1 to 50"),
         ("search_memory", {"query": "tea", "top_k": True}, "top_k"),
+        ("search_memory", {"query": "tea", "top_k": "9" * 5000}, "top_k: Input should be a valid integer"),
         ("sample_memory", {"mode": "random", "count": -1}, "count=-1 must be from 1 to 50"),
     ],
 )

@@ -15,6 +15,7 @@ from memory_program.agents.two_phase import ProposalRequest
 from memory_program.agents.writer import Proposal
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import BudgetExceededError
+from memory_program.core.parallel import run_parallel
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.propose_stage import Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
@@ -173,3 +174,32 @@ def test_no_proposal_is_asked_for_once_a_limit_is_passed(tmp_path):
         with pytest.raises(BudgetExceededError):
             crew.run("build", [lambda: proposer(asks)], to_do=200, total=200)
     assert 6 <= Writer.asked <= 6 + 4
+
+
+def test_after_an_error_no_other_task_starts_and_on_error_is_called_while_others_run():
+    ended, started = threading.Event(), list[int]()
+    errors = list[str]()
+
+    def slow() -> None:
+        assert ended.wait(5)
+        raise RuntimeError("ended early")
+
+    def fail() -> None:
+        raise ValueError("a bug")
+
+    def end_early(error: BaseException) -> None:
+        errors.append(str(error))
+        ended.set()
+
+    rest = [partial(started.append, number) for number in range(20)]
+    with pytest.raises(ValueError, match="a bug"):
+        run_parallel([slow, fail, *rest], 2, on_error=end_early)
+    assert (errors, started) == (["a bug"], [])
+
+
+def test_results_of_parallel_tasks_are_in_their_order():
+    def answer(number: int) -> int:
+        time.sleep(0.02 * (number == 0))
+        return number
+
+    assert run_parallel([partial(answer, number) for number in range(9)], 3) == list(range(9))

@@ -30,7 +30,8 @@ from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.evaluation.role_models import make_role_models
 from memory_program.evaluation.stages.system_runner import load_program
-from memory_program.models.http_engine import openai_url, read_key
+from memory_program.models.http_engine import read_key
+from memory_program.models.model_names import openai_url
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.serving.service.api_tokens import ApiTokens
 from memory_program.serving.service.chat_proxy import ChatProxy
