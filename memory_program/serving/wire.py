@@ -17,7 +17,7 @@ def _replace_half_pairs(text: object) -> object:
 
 
 ShownText = Annotated[str, BeforeValidator(_replace_half_pairs)]
-"""Text of a model or a user; half a surrogate pair, which no response can carry, is U+FFFD."""
+"""Text of a model or a user in a response; half a surrogate pair, which no response can carry, is U+FFFD."""
 
 Kind = Literal["episodic", "semantic", "procedural"]
 MemoryId = Annotated[str, Field(pattern=r"^m[1-9][0-9]{0,17}$")]
@@ -72,7 +72,7 @@ class AddResponse(BaseModel):
 class AskRequest(_Request):
     """A question to the memories; with ``as_of`` it is answered from what held on that day."""
 
-    question: Annotated[ShownText, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
+    question: Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
     as_of: date | None = None
 
 
@@ -179,7 +179,7 @@ class SourceList(BaseModel):
 class CorrectRequest(_Request):
     """A memory's new text; without an id the agents find what the text corrects, and read nothing else."""
 
-    text: Annotated[ShownText, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
+    text: Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
     memory_id: MemoryId | None = None
     happened_at: date | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
