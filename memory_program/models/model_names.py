@@ -4,7 +4,7 @@ import hashlib
 from functools import lru_cache
 from pathlib import Path
 
-from memory_program.core.adapter_config import adapter_base
+from memory_program.core.adapter_config import ADAPTER_FOLDER, adapter_base
 from memory_program.core.errors import ConfigError
 
 POCKET = "pocket"
@@ -103,8 +103,10 @@ def model_program(model: str) -> Path | None:
     """
     if not runs_here(model) or model == OBSERVATIONS:
         return None
-    path = (_POCKET if is_bundled(model) else Path(model_source(model)).expanduser()) / "program.json"
-    return path if path.is_file() else None
+    folder = _POCKET if is_bundled(model) else Path(model_source(model)).expanduser()
+    # a training saves its program with the merged weights, and their adapter in a folder below
+    places = [folder, folder.parent] if folder.name == ADAPTER_FOLDER else [folder]
+    return next((place / "program.json" for place in places if (place / "program.json").is_file()), None)
 
 
 def embedder_fingerprint(name: str) -> str:

@@ -36,6 +36,7 @@ from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
+from memory_program.inference.frozen_adapters import merge_frozen_adapters
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import (
     AdaptiveLimiter,
@@ -333,6 +334,7 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     if config.from_verl is not None or config.format == "hf":
         source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
         model = load_model(str(source), "cpu", torch.bfloat16)
+        merge_frozen_adapters(model.network)
         model.network.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
         program = config.trajectories / PROGRAM_FILE
@@ -347,6 +349,7 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         from memory_program.sft.gguf_export import write_gguf
 
         model = load_model(str(config.model), "cpu", torch.bfloat16)
+        merge_frozen_adapters(model.network)
         path = folder / "model.gguf"
         write_gguf(model, config.model.resolve().name, path)
         if (config.model / PROGRAM_FILE).is_file():
