@@ -54,7 +54,7 @@ from memory_program.rl.training_data import (
     load_training_splits,
     read_sft_conversations,
 )
-from memory_program.rl.training_models import complete_training, reload_in_float32
+from memory_program.rl.training_models import complete_training, needs_float32, reload_in_float32
 from memory_program.sft.exports import find_verl_model, write_llamafactory, write_verl
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -206,7 +206,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         lm = language_model(
             config.model, chat_template_kwargs=config.system.replies.settings().chat_template_kwargs
         )
-        lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
+        lm = reload_in_float32(lm) if needs_float32(config.optimizer) else lm
         sizes = {"epochs": config.epochs, "batch": config.batch}
         save = fine_tune(lm, lessons, folder, config.optimizer, **sizes, on_start=begin, on_entry=report)
         if is_main:
