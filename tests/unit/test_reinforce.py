@@ -416,7 +416,7 @@ def test_an_adapter_names_the_hub_id_of_its_base_and_no_folder_of_this_machine(f
         LocalEngine(LocalSettings(source="owner/name", dtype="float32", device="cpu")),
         ReinforceSettings(tuning="lora"),
     )
-    with warnings.catch_warnings(action="error", category=UserWarning):  # PEFT asks the hub, in vain
+    with warnings.catch_warnings(action="error", category=UserWarning):  # PEFT warns if it asks the hub
         learner.save_model(tmp_path)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == "owner/name"
