@@ -16,8 +16,10 @@ from pydantic import Field, model_validator
 from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, parse_gpu_ids, read_arbor_config
 from memory_program.configs.train_config import DEFAULT_GRPO, TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, OptimizerSettings, Part, ReinforceSettings
+from memory_program.core.adapter_config import adapter_base
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import SettingsGroup
+from memory_program.models.model_names import model_source
 
 _LINEAR_LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 """Those of Llama, Qwen, Mistral and Gemma. Arbor takes a list, and PEFT's "all-linear" is none."""
@@ -236,6 +238,11 @@ class ArborTrainConfig(TrainConfig, init=False):
         if self.samples_on_vllm:
             raise ConfigError(
                 "an Arbor server samples on its own GPUs: leave --sampler and --sampler-url out"
+            )
+        if adapter_base(model_source(self.model)) is not None:
+            raise ConfigError(
+                f"model={self.model!r} is an adapter, and an Arbor server trains whole models: merge it with "
+                "--mode export --format hf, and name the result"
             )
         if given := self.system.replies.chat_template_kwargs:
             raise ConfigError(

@@ -59,8 +59,9 @@ class TrainConfig(Settings, init=False):
 
     backend: Literal["auto", "local", "arbor"] = "auto"
     """Where to train: local is this process, on the CPU or one GPU; arbor is a server with GPUs, with its own
-    flags and defaults (--backend arbor --help). auto takes arbor if its server answers, if at least two GPUs
-    are visible, or if a flag names its file or GPUs, and prints the reason."""
+    flags and defaults (--backend arbor --help). auto takes arbor if a flag names its file or GPUs, and local
+    if --sampler or --sampler-url name a vLLM server. Otherwise it takes arbor if its server answers, or if at
+    least two GPUs are visible. It prints the reason."""
 
     model: str = POCKET_BASE
     """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""

@@ -80,8 +80,9 @@ class OptimizerSettings(SettingsGroup, init=False):
     """Recompute activations in the backward pass: less memory, a third more time."""
 
     bf16: bool | None = None
-    """Compute in bfloat16 while training; full tuning keeps float32 weights. Default: on a GPU with native
-    support, for all but small models."""
+    """Compute in bfloat16 while training; full tuning keeps float32 weights. With --no-bf16 the trained model
+    is loaded in float32 and samples in it. Default: on a GPU with native support, for all but small
+    models."""
 
     seed: Seed
 
@@ -231,7 +232,8 @@ class GRPOSettings(SettingsGroup, init=False):
 
     refill_rounds: int | None = Field(default=None, ge=0)
     """Most times that a step samples other episodes in place of groups whose rewards are all equal, which
-    teach nothing (DAPO's dynamic sampling). Default: 1, or 0 for models under 20 million parameters."""
+    teach nothing (DAPO's dynamic sampling). Default: 1, or 0 for models under 20 million parameters and
+    on an Arbor server."""
 
     refresh_every: int = Field(default=4, ge=1)
     """Steps after which the memory before each session is rebuilt with the current weights."""

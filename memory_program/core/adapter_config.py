@@ -1,10 +1,30 @@
-"""The base model and the rank that a LoRA adapter names, in a folder as PEFT writes it."""
+"""The base model and the rank that a LoRA adapter names, in a folder as PEFT writes it.
+
+A training of bfloat16 weights saves the adapter beside weights that it is merged into. Merging rounds, so the
+configuration of those weights names the folder of the adapter.
+"""
 
 import json
 from pathlib import Path
 from typing import Any
 
 from memory_program.core.errors import ConfigError
+
+ADAPTER_FOLDER = "adapter"
+"""The folder of a training's adapter, in that of the merged weights."""
+
+ROUNDED = "rounded_adapter"
+"""Key of a model's configuration: the folder of the adapter that its weights hold merged and rounded."""
+
+
+def rounded_adapter(folder: Path) -> Path | None:
+    """Return the adapter that the weights in a folder hold merged and rounded to bfloat16; None if none.
+
+    Raises:
+        ConfigError: the configuration of the model cannot be read.
+    """
+    name = (_read_config(folder / "config.json") or {}).get(ROUNDED)
+    return folder / name if isinstance(name, str) else None
 
 
 def adapter_base(source: str) -> str | None:
@@ -13,7 +33,7 @@ def adapter_base(source: str) -> str | None:
     Raises:
         ConfigError: the configuration cannot be read, or names no base.
     """
-    config = _read_config(source)
+    config = _read_config(_config_file(source))
     if config is None:
         return None
     base = config.get("base_model_name_or_path")
@@ -31,14 +51,17 @@ def adapter_rank(source: str) -> int:
     Raises:
         ConfigError: the configuration cannot be read, or has no rank.
     """
-    rank = (_read_config(source) or {}).get("r")
+    rank = (_read_config(_config_file(source)) or {}).get("r")
     if not isinstance(rank, int):
         raise ConfigError(f"the adapter {source!r} has no rank: set r in its adapter_config.json")
     return rank
 
 
-def _read_config(source: str) -> dict[str, Any] | None:  # Any: JSON
-    path = Path(source).expanduser() / "adapter_config.json"
+def _config_file(source: str) -> Path:
+    return Path(source).expanduser() / "adapter_config.json"
+
+
+def _read_config(path: Path) -> dict[str, Any] | None:  # Any: JSON
     if not path.is_file():
         return None
     try:

@@ -1,6 +1,7 @@
 """Load a causal language model that this process can run; errors say why it cannot."""
 
 import json
+import logging
 import warnings
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -24,9 +25,11 @@ from transformers import (
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging as transformers_logging
 
-from memory_program.core.adapter_config import adapter_base
+from memory_program.core.adapter_config import adapter_base, rounded_adapter
 from memory_program.core.errors import ModelError
 from memory_program.inference.attention import ATTENTION_NAME
+
+_logger = logging.getLogger(__name__)
 
 DeviceName = Literal["cpu", "cuda"]
 DtypeName = Literal["float32", "bfloat16"]
@@ -74,28 +77,36 @@ class NetworkShape:
     linear_layers: tuple[tuple[int, int], ...]
 
 
-def load_model(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
+def load_model(source: str, device: DeviceName, dtype: torch.dtype, *, exact: bool = True) -> LoadedModel:
     """Load a model with its tokenizer. A hub id uses the internet only for files not on this disk yet.
 
     Args:
         source: a folder in the format of transformers (config, safetensors, tokenizer, chat template), a GGUF
             file, whose weights are dequantised, or the id of a model on the Hugging Face hub. A folder or id
-            may also be that of an adapter of PEFT, which is merged into the base that its configuration has.
+            may also be that of an adapter of PEFT over the base that its configuration has. It is merged into
+            float32 weights, and stays apart from bfloat16 ones (see ``AdaptedLinear``).
         device: the device of the model.
         dtype: the number format of the computation.
+        exact: of weights that a training has merged and rounded, load the adapter, if it is still there.
 
     Raises:
         ModelError: the model cannot be found or read, the weights do not fit the configuration, this
             architecture cannot be batched here, or a GGUF file needs a package that is missing.
     """
+    return _load_named(_find_exact_source(source) if exact else source, device, dtype)
+
+
+def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
     folder, gguf = _find_model_files(source)
     base = adapter_base(str(folder))
     if base is not None:
-        return _merge_adapter(folder, load_model(base, device, dtype))
+        return _add_adapter(folder, _load_named(base, device, dtype))
     has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
     network = _load_network(source, folder, gguf, dtype).eval()
+    # adapters name it as their base; transformers names the folder, which may be one of this machine's cache
+    network.name_or_path = network.config.name_or_path = source
     network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
     with _wrap_load_errors(source, "the tokenizer"), silence_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf, local_files_only=True)
@@ -182,20 +193,51 @@ def stacked_adapters(source: str) -> tuple[list[str], str]:
         ModelError: a model cannot be found.
     """
     adapters: list[str] = []
+    source = _find_exact_source(source)
     while (base := adapter_base(folder := str(_find_model_files(source)[0]))) is not None:
         adapters.append(folder)
         source = base
     return adapters, source
 
 
-def _merge_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
+def _find_exact_source(source: str) -> str:
+    """Return the adapter of weights that a training has merged and rounded, or the source itself.
+
+    Raises:
+        ModelError: the model cannot be found.
+    """
+    folder, gguf = _find_model_files(source)
+    adapter = None if gguf else rounded_adapter(folder)
+    if adapter is None:
+        return source
+    base = adapter_base(str(adapter))
+    if base is None:
+        problem = f"{str(adapter)!r} is not there"
+    else:
+        try:
+            _find_model_files(base)
+            return str(adapter)
+        except ModelError as error:
+            problem = str(error)
+    _logger.warning(
+        "%s holds trained weights rounded to bfloat16, which are used since their adapter cannot be: %s",
+        source,
+        problem,
+    )
+    return source
+
+
+def _add_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
     from peft import PeftModel  # slow, and needed by adapters only
+
+    from memory_program.inference.frozen_adapters import freeze_adapter
 
     with _wrap_load_errors(str(folder), "the adapter"), silence_transformers(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=FutureWarning)  # PEFT uses old names of transformers
         warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
         adapted = PeftModel.from_pretrained(base.network, folder)
-        network = cast(PreTrainedModel, adapted.merge_and_unload())
+        is_exact = base.network.dtype.itemsize >= torch.float32.itemsize
+        network = cast(PreTrainedModel, adapted.merge_and_unload()) if is_exact else freeze_adapter(adapted)
     network.requires_grad_(True)  # PEFT froze the weights of the base, which may be trained now
     return replace(base, network=network.eval())
 

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from memory_program.core.adapter_config import adapter_base
+from memory_program.core.adapter_config import ADAPTER_FOLDER, adapter_base, rounded_adapter
 from memory_program.core.errors import ConfigError
 
 POCKET = "pocket"
@@ -120,15 +120,16 @@ def model_source(model: str) -> str:
 def model_program(model: str) -> Path | None:
     """Find the program (prompts, as JSON) that a model was trained in; None if there is none.
 
-    It lies in the folder of the model, or beside a GGUF file.
-
-    A model of the hub is known by its name alone: its program is found once it lies in a folder.
+    It lies in the folder of the model, or beside a GGUF file. A model of the hub is known by its name alone:
+    its program is found once it lies in a folder.
     """
     if not runs_here(model) or model == OBSERVATIONS:
         return None
     source = _POCKET if is_bundled(model) else Path(model_source(model)).expanduser()
-    path = (source.parent if source.suffix == ".gguf" else source) / "program.json"
-    return path if path.is_file() else None
+    folder = source.parent if source.suffix == ".gguf" else source
+    # a training saves its program with the merged weights, and their adapter in a folder below
+    places = [folder, folder.parent] if folder.name == ADAPTER_FOLDER else [folder]
+    return next((place / "program.json" for place in places if (place / "program.json").is_file()), None)
 
 
 def embedder_fingerprint(name: str) -> str:
@@ -150,7 +151,9 @@ def model_fingerprint(model: str, hashed_files: tuple[str, ...] = _HASHED_FILE_P
     path = Path(source).expanduser()
     if not source or not path.exists():
         return model
-    found = (file for pattern in hashed_files for file in path.glob(pattern))
+    exact = rounded_adapter(path) if path.is_dir() else None  # what is loaded in place of the weights
+    folders = [path] if exact is None else [path, exact]
+    found = (file for folder in folders for pattern in hashed_files for file in folder.glob(pattern))
     files = sorted(found) if path.is_dir() else [path]
     versions = tuple((file, file.stat().st_size, file.stat().st_mtime_ns) for file in files)
     base = adapter_base(source)

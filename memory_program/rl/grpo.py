@@ -176,12 +176,14 @@ class MemoryGRPO(Teleprompter):
     def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[EpisodeGroups]:
         """Sample, grade and credit one episode, and return its groups; nothing is trained.
 
-        A server samples in a job only: one is begun, and cancelled at the end.
+        A server samples in a job only, Arbor or vLLM: one is begun, and cancelled at the end.
         """
         _check_setup(self.target, student, trainset, ())
         with ExitStack() as stack:
             store = stack.enter_context(self._open_store())
             lm, settings = get_policy_lm(student, self.target), _resume_settings(self, student, trainset, ())
+            if samples_on_server(lm):
+                lm.provider = LocalProvider()  # the server gets the adapter that the training starts from
             if lm.provider.reinforceable:
                 job = lm.reinforce(self.training.model_dump())
                 stack.callback(job.cancel)

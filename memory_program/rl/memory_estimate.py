@@ -79,6 +79,7 @@ def estimate_memory(
     weight_bytes: int,
     sampling: Sampling | None = None,
     frozen: NetworkShape | None = None,
+    frozen_bytes: int | None = None,
 ) -> MemoryEstimate:
     """Estimate the memory at the peak of a training's steps.
 
@@ -91,9 +92,11 @@ def estimate_memory(
         weight_bytes: size of a number in a model as the engine loads it: 4 for float32, 2 for bfloat16.
         sampling: of a training by rewards; None for one by examples.
         frozen: the model in this process that is not trained, if there is one.
+        frozen_bytes: size of a number in that model; None takes ``weight_bytes``.
     """
+    frozen_bytes = frozen_bytes or weight_bytes
     optimizer = settings.optimizer if isinstance(settings, ReinforceSettings) else settings
-    reading = 0 if frozen is None or sampling is None else _kv_cache(frozen, sampling, weight_bytes)
+    reading = 0 if frozen is None or sampling is None else _kv_cache(frozen, sampling, frozen_bytes)
     beta, ema = (settings.beta, settings.ema_decay) if isinstance(settings, ReinforceSettings) else (0.0, 0.0)
     is_full = optimizer.tuning == "full"
     stored = _FLOAT32 if is_full else weight_bytes
@@ -107,7 +110,7 @@ def estimate_memory(
         optimizer=2 * trained * _FLOAT32,
         reference=shape.parameters * _FLOAT32 if is_full and beta else 0,
         ema=trained * _FLOAT32 if ema else 0,
-        frozen_model=0 if frozen is None else frozen.parameters * weight_bytes + reading,
+        frozen_model=0 if frozen is None else frozen.parameters * frozen_bytes + reading,
         activations=activations,
         logits=logits,
         # AdamW makes two temporaries of the size of a tensor
@@ -173,6 +176,7 @@ def check_memory(
     weight_bytes: int,
     sampling: Sampling | None = None,
     frozen: NetworkShape | None = None,
+    frozen_bytes: int | None = None,
 ) -> str:
     """Compare the estimate with the free memory, and return a line about both.
 
@@ -183,13 +187,21 @@ def check_memory(
         weight_bytes: as in ``estimate_memory``.
         sampling: as in ``estimate_memory``.
         frozen: as in ``estimate_memory``.
+        frozen_bytes: as in ``estimate_memory``.
 
     Raises:
         ConfigError: the training cannot fit; the message has the estimate and the smallest change that fits.
     """
 
     def estimate(of: SettingsT) -> MemoryEstimate:
-        return estimate_memory(shape, of, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
+        return estimate_memory(
+            shape,
+            of,
+            weight_bytes=weight_bytes,
+            sampling=sampling,
+            frozen=frozen,
+            frozen_bytes=frozen_bytes,
+        )
 
     found, limit = estimate(settings), free * _TOLERANCE
     told = f"the training needs about {found.total / GIB:.1f} GiB, and {free / GIB:.1f} GiB are free"

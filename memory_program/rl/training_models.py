@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 import dspy
+import torch
 
 from locomo.judge.rubrics import Rubric
 from memory_program.agents.program import MemoryProgram
@@ -14,7 +15,7 @@ from memory_program.configs.arbor_yaml import ensure_arbor_yaml
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.train_config import TrainConfig
-from memory_program.configs.trainer_groups import Part, ReinforceSettings
+from memory_program.configs.trainer_groups import OptimizerSettings, Part, ReinforceSettings
 from memory_program.configs.training_defaults import SMALL_PARAMETERS, fill_in_defaults
 from memory_program.core.adapter_config import adapter_rank
 from memory_program.core.checkpoints import LogEntry
@@ -48,7 +49,7 @@ TrainingConfigT = TypeVar("TrainingConfigT", TrainConfig, FineTuneConfig)
 def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
     """Load the model to train into this process, or name it to the server that trains it.
 
-    Training all weights in this process needs float32.
+    In this process, training all weights and training without bfloat16 need a model in float32.
 
     Args:
         config: of the training.
@@ -75,10 +76,12 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
         limiter=None if url is None else AdaptiveLimiter(4 * config.grpo.concurrency),
         chat_template_kwargs=config.system.replies.settings().chat_template_kwargs,
     )
+    if needs_float32(config.trainer.optimizer):
+        lm = reload_in_float32(lm)
     if url is not None:
         engine, key = require_local_engine(lm), os.environ.get(_SAMPLER_KEY, "").strip()
         engine.sampler = VllmSampler(url, folder / "adapters", engine.model.stop_ids, key)
-    return reload_in_float32(lm) if config.trainer.optimizer.tuning == "full" else lm
+    return lm
 
 
 def _start_sampler(config: TrainConfig) -> str:
@@ -115,21 +118,31 @@ def complete_training(
     free = free_memory(device)
     if free is None or shape.parameters < SMALL_PARAMETERS:
         return filled
-    weight_bytes = 2 if loaded_dtype(device, shape.parameters) == "bfloat16" else 4
+    loaded_bytes = 2 if loaded_dtype(device, shape.parameters) == "bfloat16" else 4
+    optimizer = filled.optimizer if isinstance(filled, FineTuneConfig) else filled.trainer.optimizer
+    weight_bytes = 4 if needs_float32(optimizer) else loaded_bytes
     if isinstance(filled, FineTuneConfig):
         say(check_memory(shape, filled.optimizer, free, weight_bytes=weight_bytes))
         return filled
     reads = filled.writer if filled.parts[0] == "reader" else filled.reader
     frozen = read_network_shape(model_source(reads)) if is_local(reads) else None
     if device == "cuda" and filled.sampler == "vllm" and filled.sampler_url is None:
-        free = int(free * (1 - _VLLM_GPU_SHARE))
+        free -= int(torch.cuda.mem_get_info()[1] * _VLLM_GPU_SHARE)  # vLLM takes a share of the whole GPU
     sampling = None
     if not filled.samples_on_vllm:
         sampling = Sampling(
             concurrency=default_slots(device), reply_tokens=filled.trainer.max_completion_tokens
         )
     say(
-        check_memory(shape, filled.trainer, free, weight_bytes=weight_bytes, sampling=sampling, frozen=frozen)
+        check_memory(
+            shape,
+            filled.trainer,
+            free,
+            weight_bytes=weight_bytes,
+            sampling=sampling,
+            frozen=frozen,
+            frozen_bytes=loaded_bytes,
+        )
     )
     return filled
 
@@ -172,6 +185,11 @@ def training_settings(config: TrainConfig, program: MemoryProgram, part: Part) -
     return config.trainer
 
 
+def needs_float32(optimizer: OptimizerSettings) -> bool:
+    """Tell if a training, with its defaults filled in, needs the model in float32."""
+    return optimizer.tuning == "full" or optimizer.bf16 is False
+
+
 def reload_in_float32(lm: dspy.LM) -> dspy.LM:
     """Reload a model of this process in float32, if it has another precision.
 
@@ -182,10 +200,10 @@ def reload_in_float32(lm: dspy.LM) -> dspy.LM:
     if engine.model.network.dtype.itemsize == 4:
         return lm
     engine.close()
-    settings, template = engine.settings.model_copy(update={"dtype": "float32"}), None
+    settings, limiter, template = engine.settings.model_copy(update={"dtype": "float32"}), None, None
     if isinstance(lm.engine, LocalModel):
-        template = lm.engine.chat_template_kwargs
-    return lm.copy(engine=LocalModel(settings, chat_template_kwargs=template))
+        limiter, template = lm.engine.limiter, lm.engine.chat_template_kwargs
+    return lm.copy(engine=LocalModel(settings, limiter, template))
 
 
 def make_answer_metric(config: TrainConfig) -> AnswerMetric:

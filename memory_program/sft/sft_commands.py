@@ -36,6 +36,7 @@ from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
+from memory_program.inference.frozen_adapters import merge_frozen_adapters
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import (
     AdaptiveLimiter,
@@ -53,7 +54,7 @@ from memory_program.rl.training_data import (
     load_training_splits,
     read_sft_conversations,
 )
-from memory_program.rl.training_models import complete_training, reload_in_float32
+from memory_program.rl.training_models import complete_training, needs_float32, reload_in_float32
 from memory_program.sft.exports import find_verl_model, write_llamafactory, write_verl
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.question_synthesis import QuestionSynthesizer
@@ -205,7 +206,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         lm = language_model(
             config.model, chat_template_kwargs=config.system.replies.settings().chat_template_kwargs
         )
-        lm = reload_in_float32(lm) if config.optimizer.tuning == "full" else lm
+        lm = reload_in_float32(lm) if needs_float32(config.optimizer) else lm
         sizes = {"epochs": config.epochs, "batch": config.batch}
         save = fine_tune(lm, lessons, folder, config.optimizer, **sizes, on_start=begin, on_entry=report)
         if is_main:
@@ -333,6 +334,7 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     if config.from_verl is not None or config.format == "hf":
         source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
         model = load_model(str(source), "cpu", torch.bfloat16)
+        merge_frozen_adapters(model.network)
         model.network.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
         taught_in = config.model if config.from_verl is None else config.trajectories
@@ -346,6 +348,7 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         from memory_program.sft.gguf_export import write_gguf
 
         model = load_model(str(config.model), "cpu", torch.bfloat16)
+        merge_frozen_adapters(model.network)
         path = folder / "model.gguf"
         write_gguf(model, config.model.resolve().name, path)
         _copy_program(config.model, folder)

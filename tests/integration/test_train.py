@@ -25,11 +25,12 @@ from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference import engine
 from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.usage import Price
 from memory_program.rl.rollout_files import read_rollouts
-from memory_program.rl.training_models import load_frozen_model, reload_in_float32
+from memory_program.rl.training_models import load_frozen_model, load_trainable_model, reload_in_float32
 from memory_program.rl.training_run import reevaluate
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
@@ -334,6 +335,17 @@ def test_a_model_keeps_the_arguments_of_its_chat_template_in_float32():
     again = reload_in_float32(lm)
     assert (again.engine.local.settings.dtype, again.engine.chat_template_kwargs) == ("float32", template)
     again.engine.local.close()
+
+
+@pytest.mark.parametrize(("bf16", "dtype"), [(False, "float32"), (True, "bfloat16")])
+def test_adapters_are_trained_over_a_model_in_float32_where_bfloat16_is_switched_off(
+    half_taught, tmp_path, monkeypatch, bf16, dtype
+):
+    monkeypatch.setattr(engine, "fast_dtype", lambda device: "bfloat16")
+    monkeypatch.setattr(engine, "_MIN_BFLOAT16_PARAMETERS", 0)
+    lm = load_trainable_model(TrainConfig(model=f"local:{half_taught}", tuning="lora", bf16=bf16), tmp_path)
+    assert str(lm.engine.local.model.network.dtype) == f"torch.{dtype}"
+    lm.engine.local.close()
 
 
 def test_the_dry_run_shows_one_group(half_taught, talks, tmp_path):

@@ -22,6 +22,7 @@ from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from tests.lora_server import BASE, LoraServer
 from tests.training_samples import student, talk
+from tests.unit.test_arbor import somebody_elses_server
 
 pytestmark = pytest.mark.usefixtures("torch_on_one_thread")
 TRAINING = {
@@ -206,6 +207,21 @@ def test_an_address_without_a_server_is_an_error(half_taught, tmp_path, address)
         pytest.raises(ModelError, match=r"no vLLM server answers at .*in /v1"),
     ):
         VllmSampler(address.replace("HERE", server.url.removesuffix("/v1")), tmp_path, frozenset({1}))
+
+
+@pytest.mark.parametrize("body", ["[]", "null", '{"data": [1]}', '{"data": [{"id": "m"}]}'])
+def test_a_server_that_answers_otherwise_than_vllm_is_an_error(tmp_path, body):
+    with somebody_elses_server(body) as port, pytest.raises(ModelError, match="no vLLM server answers at"):
+        VllmSampler(f"http://127.0.0.1:{port}/v1", tmp_path, frozenset({1}))
+
+
+def test_a_dry_run_samples_from_the_adapter_that_the_training_starts_from(half_taught, tmp_path):
+    with LoraServer(half_taught) as server:
+        program = sampled_elsewhere(half_taught, server, tmp_path)
+        grpo(tmp_path).dry_run(program, trainset=[talk("learned")])
+        assert server.requests
+        assert {body["model"].rpartition("-")[0] for body in server.requests} == {"policy-000000"}
+        assert list(server.batchers) == [BASE]  # the adapter is withdrawn
 
 
 def test_a_training_that_vllm_cannot_sample_for_is_refused():

@@ -24,7 +24,7 @@ from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.gpus import count_visible_gpus, list_gpus
 from memory_program.rl.backends.arbor.__main__ import main
-from memory_program.rl.backends.arbor.arbor_client import JobStatus, UnknownJobError
+from memory_program.rl.backends.arbor.arbor_client import ArborClient, JobStatus, UnknownJobError
 from memory_program.rl.backends.arbor.arbor_environment import (
     DEPENDENCY_GROUP,
     ensure_server_environment,
@@ -34,6 +34,7 @@ from memory_program.rl.backends.arbor.arbor_environment import (
 from memory_program.rl.backends.arbor.arbor_server import (
     check_gpus,
     ensure_server_running,
+    is_healthy,
     launch_server,
 )
 from memory_program.rl.backends.arbor.arbor_trainer import ArborTrainer
@@ -346,6 +347,9 @@ def test_a_step_too_many_is_refused_since_the_server_would_never_answer(tmp_path
         ([], 3, None, "arbor", "3 GPUs are visible"),
         (["--backend", "auto"], 3, "0,1", "arbor", "2 GPUs are visible"),
         (["--arbor-config", "a.yaml"], 0, None, "arbor", "--arbor-config belongs to it"),
+        (["--sampler", "vllm"], 2, None, "local", "--sampler vllm belongs to it"),
+        (["--sampler-url", "http://127.0.0.1:8/v1"], 2, None, "local", "--sampler-url belongs to it"),
+        (["--sampler", "local"], 2, None, "arbor", "2 GPUs are visible"),
         (["--backend", "local"], 3, None, "local", None),
         (["--backend=arbor"], 0, None, "arbor", None),
     ],
@@ -427,6 +431,12 @@ def test_what_a_server_cannot_do_is_refused_before_it_is_asked(flags, reason):
         parse_flags(ArborTrainConfig, flags)
 
 
+def test_an_adapter_is_refused_since_the_server_would_take_it_for_a_whole_model(tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "owner/name"}')
+    with pytest.raises(ConfigError, match="is an adapter, and an Arbor server trains whole models"):
+        ArborTrainConfig(model=f"local:{tmp_path}")
+
+
 def test_more_gpus_than_there_are_is_an_error(tmp_path):
     path = written(tmp_path, SPLIT)
     config = ArborTrainConfig(arbor_config=path, training_gpus="1,2")
@@ -480,15 +490,21 @@ def test_a_server_without_a_password_is_not_opened_to_others_by_chance(tmp_path)
 
 
 @contextmanager
-def somebody_elses_server() -> Iterator[int]:
+def somebody_elses_server(
+    text: str = '{"paths": {"/v1/fine_tuning/grpo/initialize": {}}}', status: int = 200
+) -> Iterator[int]:
     class SomebodyElses(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps({"paths": {"/v1/fine_tuning/grpo/initialize": {}}}).encode()
-            self.send_response(200)
+            body = text.encode()
+            self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
 
         def log_message(self, format: str, *arguments: object) -> None:
             """Keep the test's output clean."""
@@ -499,6 +515,33 @@ def somebody_elses_server() -> Iterator[int]:
         yield other.server_port
         other.shutdown()
         thread.join()
+
+
+def test_a_proxy_of_the_environment_is_not_asked_for_a_server_of_this_machine(monkeypatch):
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with somebody_elses_server() as port:
+        assert is_healthy(ArborConfig(port=port, **GPUS))
+
+
+@pytest.mark.parametrize("body", ["[]", "nope", "null", '{"paths": null}', '{"paths": {}}'])
+def test_what_answers_otherwise_than_arbor_is_no_arbor_server(body):
+    with somebody_elses_server(body) as port:
+        assert not is_healthy(ArborConfig(port=port, **GPUS))
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [(502, '"bad gateway"'), (500, "null"), (500, "[1]"), (200, ""), (200, "null"), (200, "[]"), (200, "{}")],
+)
+def test_an_answer_that_is_no_status_is_an_error_of_one_line(status, body):
+    with (
+        somebody_elses_server(body, status) as port,
+        pytest.raises(ModelError, match=r"refuses fine_tuning|no status of an Arbor job"),
+    ):
+        ArborClient(f"http://127.0.0.1:{port}/v1").status("job")
 
 
 def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp_path):

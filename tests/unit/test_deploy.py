@@ -10,6 +10,7 @@ import yaml
 
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.command_line import parse_flags
+from memory_program.rl.backends.backend_choice import choose_backend
 from tests.conftest import CHECKOUT
 
 
@@ -29,6 +30,16 @@ def test_a_dockerfile_copies_files_that_exist_and_installs_extras_that_exist(nam
     assert set(extras.split(",")) <= set(project["optional-dependencies"])
     assert lines[-2] == 'ENTRYPOINT ["memory-program"]'
     assert any(line.startswith("USER ") for line in lines)
+
+
+def test_the_command_of_the_gpu_image_trains_in_its_process_and_samples_on_vllm():
+    text = (CHECKOUT / "deploy" / "Dockerfile.cuda").read_text(encoding="utf-8").replace("\\\n#", " ")
+    (command,) = re.findall(r"docker run .*", text)
+    docker, words = command.split(" memory-program-cuda train ")
+    assert '--user "$(id -u):$(id -g)" -e HOME=/work' in docker  # so that it can write to the mounted folder
+    choice = choose_backend(shlex.split(words))
+    config = parse_flags(choice.config_type, shlex.split(words))
+    assert (config.backend, config.samples_on_vllm) == ("local", True)
 
 
 def test_the_services_of_compose_fit_together_and_the_server_asks_for_a_token():

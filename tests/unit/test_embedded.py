@@ -37,6 +37,19 @@ def test_other_weights_or_another_tokenizer_change_the_fingerprint(tmp_path: Pat
     assert model_fingerprint(name) == first
 
 
+def test_the_adapter_of_rounded_weights_counts_in_their_fingerprint(tmp_path: Path) -> None:
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    fingerprints = set[str]()
+    for config, weights in (("{}", b"one"), ('{"rounded_adapter": "adapter"}', b"one"), (None, b"another")):
+        if config is not None:
+            (tmp_path / "config.json").write_text(config)
+        (adapter / "adapter_model.safetensors").write_bytes(weights)
+        fingerprints.add(model_fingerprint(f"local:{tmp_path}"))
+    assert len(fingerprints) == 3
+
+
 def test_a_judges_fingerprint_has_its_weights(tmp_path: Path) -> None:
     name = write_model(tmp_path / "model", b"first")
     judge = identify_judge(EvaluateConfig(judge_model=name))

@@ -13,6 +13,7 @@ from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSe
 from memory_program.core.errors import ConfigError
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import NetworkShape, read_network_shape
+from memory_program.rl import training_models
 from memory_program.rl.memory_estimate import GIB, Sampling, check_memory, estimate_memory
 from memory_program.rl.trainer.packing import Sample, pack_samples
 from memory_program.rl.trainer.policy_step import LocalTrainer
@@ -118,6 +119,32 @@ def test_a_training_that_cannot_fit_is_refused_with_the_smallest_change(changes,
     for part in (f"{free}.0 GiB are free:", "  weights ", "  peak of a step"):
         assert part in text
     assert advice in text.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("flags", "weight_bytes", "free"), [
+    ({"bf16": True}, 2, 60), ({"bf16": False}, 4, 60), ({"sampler": "vllm", "bf16": True}, 2, 24),
+])  # fmt: skip
+def test_the_memory_is_that_of_the_format_that_is_loaded_beside_the_share_of_vllm(
+    monkeypatch, tmp_path, flags, weight_bytes, free
+):
+    for name, value in (
+        ("default_device", lambda: "cuda"), ("fast_dtype", lambda _: "bfloat16"),
+        ("loaded_dtype", lambda *_: "bfloat16"), ("read_network_shape", lambda _: QWEN_3B),
+        ("free_memory", lambda _: 60 * GIB),
+    ):  # fmt: skip
+        monkeypatch.setattr(training_models, name, value)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (60 * GIB, 80 * GIB))
+    given: list[tuple[int, int, int]] = []
+
+    def check(shape: object, settings: object, free: int, **sizes: int) -> str:
+        given.append((sizes["weight_bytes"], sizes["frozen_bytes"], free // GIB))
+        return ""
+
+    monkeypatch.setattr(training_models, "check_memory", check)
+    training_models.complete_training(
+        TrainConfig(model=f"local:{tmp_path}", **flags), "rl", lambda line: None
+    )
+    assert given == [(weight_bytes, 2, free)]
 
 
 def test_fine_tuning_has_no_reference_and_no_kv_cache():

@@ -117,6 +117,14 @@ def test_a_trained_model_brings_prompts_and_demos_for_the_agents_that_it_serves(
     assert state_of(reads.reader) == state_of(taught.reader)
 
 
+def test_the_adapter_of_a_training_brings_the_prompts_beside_the_merged_weights(tmp_path):
+    model = trained_model(tmp_path / "model", taught_program())
+    write_model(tmp_path / "model" / "adapter", b"adapter")
+    loaded = MemoryProgram()
+    load_model_prompts(loaded, reader=f"{model}/adapter")
+    assert loaded.reader.answer.demos == taught_program().reader.answer.demos
+
+
 @pytest.mark.parametrize("saved_turns", [1, 2])
 def test_prompts_for_another_number_of_turns_are_left_out(tmp_path, saved_turns):
     model = trained_model(tmp_path / "model", taught_program(max_turns=saved_turns))

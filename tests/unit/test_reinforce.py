@@ -2,6 +2,8 @@
 
 import json
 import math
+import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +14,9 @@ from dspy import lm15
 
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.inference import loading
 from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.inference.loading import load_model
 from memory_program.rl.step_metrics import update_metrics
 from memory_program.rl.trainer.objective import Objective, TokenTerms, target_logprobs, token_entropies
 from memory_program.rl.trainer.packing import Sample, pack_samples
@@ -44,10 +48,16 @@ def trainer(folder: Path, dtype: str = "float32", **settings: object) -> LocalTr
 
 
 def likelihood(of: LocalTrainer, prompt: tuple[int, ...], completion: tuple[int, ...]) -> float:
+    return likelihood_in(of.engine.model.network, prompt, completion)
+
+
+def likelihood_in(
+    network: transformers.PreTrainedModel, prompt: tuple[int, ...], completion: tuple[int, ...]
+) -> float:
     tokens = torch.tensor([[*prompt, *completion]])
     with torch.no_grad():
-        logits = of.engine.model.network(input_ids=tokens).logits[0, len(prompt) - 1 : -1]
-    return float(target_logprobs(logits, torch.tensor(completion)).sum())
+        logits = network(input_ids=tokens).logits[0, len(prompt) - 1 : -1]
+    return float(target_logprobs(logits.float(), torch.tensor(completion)).sum())
 
 
 def weights(of: LocalTrainer) -> dict[str, torch.Tensor]:
@@ -360,6 +370,58 @@ def test_an_adapter_that_cannot_be_joined_with_another_is_refused_at_the_start(f
     path.write_text(json.dumps({**json.loads(path.read_text()), "bias": "all"}))
     with pytest.raises(ModelError, match=r"trained more than LoRA's matrices .*bias 'all'"):
         trainer(tmp_path / "adapter", tuning="lora")
+
+
+SMALL_STEPS = {"tuning": "lora", "lora_r": 4, "learning_rate": 1e-4}
+"""A training whose changes are mostly smaller than half of the last digit of a bfloat16 weight."""
+
+
+def test_a_training_in_bfloat16_is_loaded_as_the_policy_that_it_ended_with(folder, tmp_path):
+    learner = trainer(folder, "bfloat16", **SMALL_STEPS)
+    start = likelihood(learner, PROMPT, GOOD)
+    for _ in range(8):
+        learner.policy_gradient_step(SAMPLES)
+    learner.save_model(tmp_path)
+    ended = likelihood(learner, PROMPT, GOOD)
+    assert abs(ended - start) > 1e-3
+    for dtype, error in (("bfloat16", 1e-5), ("float32", 0.1)):
+        network = load_model(str(tmp_path), "cpu", getattr(torch, dtype)).network
+        assert likelihood_in(network, PROMPT, GOOD) == pytest.approx(ended, abs=error)
+        assert network.dtype == getattr(torch, dtype)
+    again = trainer(tmp_path, "bfloat16", **SMALL_STEPS)
+    assert likelihood(again, PROMPT, GOOD) == pytest.approx(ended, abs=1e-5)
+    again.policy_gradient_step(SAMPLES)
+    again.save_model(tmp_path / "again")
+    found = likelihood(again, PROMPT, GOOD)
+    second = load_model(str(tmp_path / "again"), "cpu", torch.bfloat16).network
+    assert likelihood_in(second, PROMPT, GOOD) == pytest.approx(found, abs=5e-3)  # both adapters at once
+    config = json.loads((tmp_path / "again" / "adapter" / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["r"]) == (str(folder), 8)
+
+
+def test_weights_that_were_rounded_are_used_with_a_warning_where_their_adapter_is_missing(
+    folder, tmp_path, caplog
+):
+    trainer(folder, "bfloat16", **SMALL_STEPS).save_model(tmp_path)
+    plain = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)  # other programs need no adapter
+    shutil.rmtree(tmp_path / "adapter")
+    found = load_model(str(tmp_path), "cpu", torch.bfloat16).network.state_dict()
+    assert all(torch.equal(weight, found[name]) for name, weight in plain.state_dict().items())
+    assert "rounded to bfloat16" in caplog.text
+
+
+def test_an_adapter_names_the_hub_id_of_its_base_and_no_folder_of_this_machine(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(loading, "snapshot_download", lambda source, **_: str(folder))
+    learner = LocalTrainer(
+        LocalEngine(LocalSettings(source="owner/name", dtype="float32", device="cpu")),
+        ReinforceSettings(tuning="lora"),
+    )
+    with warnings.catch_warnings(action="error", category=UserWarning):  # PEFT warns if it asks the hub
+        learner.save_model(tmp_path)
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "owner/name"
+    texts = [path for path in tmp_path.rglob("*") if path.suffix in (".json", ".md")]
+    assert not [path.name for path in texts if str(folder) in path.read_text()]
 
 
 # on disk

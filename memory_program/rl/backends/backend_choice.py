@@ -43,6 +43,10 @@ def choose_backend(arguments: Sequence[str] | None = None) -> BackendChoice:
     for flag in _ARBOR_FLAGS:
         if peek_flag(flag, arguments) is not None:
             return BackendChoice(ArborTrainConfig, f"--{flag} belongs to it")
+    if peek_setting("sampler", arguments) == "vllm":
+        return BackendChoice(TrainConfig, "--sampler vllm belongs to it")
+    if peek_flag("sampler-url", arguments) or peek_setting("sampler_url", arguments):
+        return BackendChoice(TrainConfig, "--sampler-url belongs to it")
     server = read_arbor_config(ARBOR_YAML) if ARBOR_YAML.is_file() else _NO_FILE
     if _answers(server):
         return BackendChoice(ArborTrainConfig, f"its server answers at {server.url}")

@@ -120,7 +120,8 @@ class LocalReinforceJob(ReinforceJob):
             engine.sampler = None
 
     def cancel(self) -> None:
-        """Do nothing: no step outlives its call."""
+        """Do what ``terminate`` does: no step outlives its call."""
+        self.terminate()
 
     def status(self) -> str:
         """Return ``running``."""

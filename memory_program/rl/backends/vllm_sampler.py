@@ -79,7 +79,14 @@ class VllmSampler:
             base = next(entry for entry in reply.json()["data"] if entry.get("parent") is None)
             self._base: str = base["id"]
             self._context: int = base["max_model_len"]
-        except (httpx.HTTPError, ValueError, TypeError, KeyError, StopIteration) as error:
+        except (
+            httpx.HTTPError,
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            StopIteration,
+        ) as error:
             raise ModelError(
                 f"no vLLM server answers at {self._url}: {type(error).__name__}: {str(error)[:200]!r}; start "
                 "one with vllm serve MODEL --enable-lora, and give its address, which ends in /v1"

@@ -3,6 +3,7 @@
 import copy
 import shutil
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import cast
 
@@ -10,7 +11,9 @@ from peft import LoraConfig, PeftConfig, PeftModel
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memory_program.configs.trainer_groups import OptimizerSettings
+from memory_program.core.adapter_config import ADAPTER_FOLDER, ROUNDED
 from memory_program.core.errors import ModelError
+from memory_program.inference.frozen_adapters import merge_frozen_adapters
 from memory_program.inference.loading import silence_transformers, stacked_adapters
 
 _TRAINED = "default"  # PEFT's name of the adapter that is trained
@@ -58,8 +61,10 @@ def save_adapter(adapted: PeftModel, source: str, folder: Path) -> None:
         folder: for the files; made if missing.
     """
     started_from, base = stacked_adapters(source)
+    # no embeddings are trained; to find that out, PEFT would ask the hub
+    save = partial(adapted.save_pretrained, str(folder), save_embedding_layers=False)
     if not started_from:
-        adapted.save_pretrained(str(folder))
+        save()
         return
     was_training = adapted.training
     try:
@@ -69,7 +74,7 @@ def save_adapter(adapted: PeftModel, source: str, folder: Path) -> None:
         names = list(adapted.peft_config)
         adapted.add_weighted_adapter(names, [1.0] * len(names), _JOINED, combination_type="cat")
         adapted.peft_config[_JOINED].base_model_name_or_path = base
-        adapted.save_pretrained(str(folder), selected_adapters=[_JOINED])
+        save(selected_adapters=[_JOINED])
     finally:
         adapted.set_adapter(_TRAINED)
         for name in set(adapted.peft_config) - {_TRAINED}:
@@ -87,15 +92,21 @@ def write_model(
     source: str,
     adapted: PeftModel | None = None,
 ) -> None:
-    """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
+    """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart.
+
+    Merging into bfloat16 weights loses small changes. So ``load_model`` takes the adapter in their place.
+    """
     with silence_transformers():
         if adapted is not None:
-            save_adapter(adapted, source, folder / "adapter")
+            save_adapter(adapted, source, folder / ADAPTER_FOLDER)
             device = network.device
             try:
                 adapted.to("cpu")  # a second model may not fit on a GPU beside the first one
                 network = cast(PreTrainedModel, copy.deepcopy(adapted).merge_and_unload())
             finally:
                 adapted.to(device)
+            if network.dtype.itemsize < 4:
+                setattr(network.config, ROUNDED, ADAPTER_FOLDER)
+        merge_frozen_adapters(network)
         network.save_pretrained(folder)
         tokenizer.save_pretrained(folder)

@@ -17,6 +17,8 @@ _ADAPTER = ("adapter_config.json", "adapter_model.safetensors")
 def export_checkpoint(checkpoint: Path, base: str, folder: Path, dtype: torch.dtype) -> None:
     """Export a checkpoint in the transformers format; merge LoRA adapters, and copy them to ``adapter``.
 
+    In bfloat16 the merged weights are those that sampled: Arbor's vLLM gets them merged and rounded, too.
+
     Args:
         checkpoint: the folder that the server wrote.
         base: the model under the adapters, a folder or a hub id.
@@ -35,7 +37,7 @@ def export_checkpoint(checkpoint: Path, base: str, folder: Path, dtype: torch.dt
         model = load_model(str(checkpoint), "cpu", dtype)
         network, tokenizer = model.network, model.tokenizer
     else:
-        model = load_model(base, "cpu", torch.float32)
+        model = load_model(base, "cpu", torch.float32, exact=False)  # as the server loads it
         adapted = PeftModel.from_pretrained(model.network, str(checkpoint))
         network = cast(PreTrainedModel, adapted.merge_and_unload()).to(dtype)  # pyright: ignore[reportArgumentType]
         tokenizer = model.tokenizer

@@ -33,14 +33,19 @@ class JobStatus:
 
     @classmethod
     def from_json(cls, answer: Json) -> "JobStatus":
-        """Read Arbor's ``GRPOStatus``."""
-        return cls(
-            job_id=answer["job_id"],
-            status=answer["status"] or "unknown",
-            pending_batch_ids=tuple(answer["pending_batch_ids"]),
-            checkpoints=answer["checkpoints"],
-            last_checkpoint=answer["last_checkpoint"],
-        )
+        """Read Arbor's ``GRPOStatus``; raise ``ModelError`` if it is none."""
+        try:
+            return cls(
+                job_id=answer["job_id"],
+                status=answer["status"] or "unknown",
+                pending_batch_ids=tuple(answer["pending_batch_ids"]),
+                checkpoints=answer["checkpoints"],
+                last_checkpoint=answer["last_checkpoint"],
+            )
+        except (KeyError, TypeError) as error:
+            raise ModelError(
+                f"this is no status of an Arbor job ({type(error).__name__}: {error}): {str(answer)[:200]}"
+            ) from error
 
 
 class ArborClient:
@@ -52,7 +57,7 @@ class ArborClient:
         # One connection per request: uvicorn closes idle connections, and those on which Arbor failed. A
         # request in flight on a closed connection would be lost.
         limits = httpx.Limits(max_connections=connections, max_keepalive_connections=0)
-        self._http = httpx.Client(limits=limits)
+        self._http = httpx.Client(limits=limits, trust_env=False)  # a proxy would be in the way
 
     def close(self) -> None:
         """Close the connections."""
@@ -61,8 +66,12 @@ class ArborClient:
     def check(self) -> None:
         """Raise ``ModelError`` unless an Arbor server answers."""
         answer = self._send("GET", self.url.removesuffix("/v1") + "/openapi.json", None, _SHORT_TIMEOUT_S)
-        content = answer.json() if answer.headers.get("content-type") == "application/json" else {}
-        if "/v1/fine_tuning/grpo/initialize" not in content.get("paths", {}):
+        try:
+            routes = answer.json()["paths"]
+            is_arbor = "/v1/fine_tuning/grpo/initialize" in routes
+        except (ValueError, TypeError, KeyError):
+            is_arbor = False
+        if not is_arbor:
             raise ModelError(
                 f"what answers at {self.url} is no Arbor server: check host and port, or {START_COMMAND}"
             )
@@ -102,12 +111,13 @@ class ArborClient:
 
     def _post(self, path: str, body: Json, timeout_s: float) -> object:
         answer = self._send("POST", f"{self.url}/{path}", body, timeout_s)
-        if answer.status_code == 200:
-            return answer.json()
         try:
-            content = answer.json()
+            found: object = answer.json()
         except ValueError:
-            content = {"message": answer.text[:500]}
+            found = answer.text[:500]
+        if answer.status_code == 200 and (found is None or isinstance(found, dict)):
+            return found
+        content = cast(Json, found if isinstance(found, dict) else {"message": found})
         kind, message = content.get("type", ""), str(content.get("message", content.get("detail", content)))
         detail: Any = content.get("detail")  # Any: a list in FastAPI's own error, which names a wrong key
         if isinstance(detail, list):
