@@ -20,10 +20,12 @@ ROUNDED = "rounded_adapter"
 def rounded_adapter(folder: Path) -> Path | None:
     """Return the adapter that the weights in a folder hold merged and rounded to bfloat16; None if none.
 
-    Raises:
-        ConfigError: the configuration of the model cannot be read.
+    A configuration that cannot be read names none: whoever loads the model says what is wrong with it.
     """
-    name = (_read_config(folder / "config.json") or {}).get(ROUNDED)
+    try:
+        name = (_read_config(folder / "config.json") or {}).get(ROUNDED)
+    except ConfigError:
+        return None
     return folder / name if isinstance(name, str) else None
 
 

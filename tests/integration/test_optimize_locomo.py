@@ -45,6 +45,7 @@ def assert_is_an_episode(case: OptimizationCase) -> None:
         assert max(map(session_number, question.evidence)) == here
 
 
+@pytest.mark.slow  # 30 s: seven conversations are remembered
 @pytest.mark.dataset
 def test_the_episodes_of_locomos_train_split_have_the_questions_whose_evidence_ends_in_them(
     locomo_path: Path, tmp_path: Path
