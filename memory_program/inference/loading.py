@@ -25,7 +25,7 @@ from transformers import (
 from transformers.cache_utils import DynamicCache
 from transformers.utils import logging as transformers_logging
 
-from memory_program.core.adapter_config import adapter_base, rounded_adapter
+from memory_program.core.adapter_config import ROUNDED, adapter_base, rounded_adapter
 from memory_program.core.errors import ModelError
 from memory_program.inference.attention import ATTENTION_NAME
 
@@ -105,6 +105,8 @@ def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMo
     if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
     network = _load_network(source, folder, gguf, dtype).eval()
+    if hasattr(network.config, ROUNDED):  # of these files only, and not of weights that are saved from it
+        delattr(network.config, ROUNDED)
     # adapters name it as their base; transformers names the folder, which may be one of this machine's cache
     network.name_or_path = network.config.name_or_path = source
     network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature

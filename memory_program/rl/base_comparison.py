@@ -216,7 +216,7 @@ def _compare_answers(
 ) -> Json | None:
     """Compare on the questions scored for both; None if there are none."""
     both = [
-        (one.locomo_f1, other.locomo_f1, one.question.conversation_id)
+        (one.locomo_f1, other.locomo_f1, one.question.cluster)
         for one, other in zip(ours, theirs, strict=True)
         if (one.is_headline or not headline_only)
         and one.locomo_f1 is not None

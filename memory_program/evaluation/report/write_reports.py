@@ -79,7 +79,7 @@ def score_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         of_run = load_run_config(folder, config)
         selection = load_selection(of_run)
         print_plain(console, f"{folder}: {selection.summary}")
-        recorded = load_recorded_systems(of_run, selection, console)
+        recorded = load_begun_systems(of_run, selection, console)
         with ExitStack() as stack:
             store = _open_banks(of_run, recorded, stack)
             systems = tuple(system.score_answers(store) for system in recorded)
@@ -98,16 +98,14 @@ def score_and_publish(
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
-    recorded = load_recorded_systems(config, selection, console)
+    recorded = load_begun_systems(config, selection, console)
     with ExitStack() as stack:
         store = _open_banks(config, recorded, stack)
         publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
         return publisher.publish(recorded, store)
 
 
-def load_recorded_systems(
-    config: EvaluateConfig, selection: Selection, console: Console
-) -> list[SystemRecords]:
+def load_begun_systems(config: EvaluateConfig, selection: Selection, console: Console) -> list[SystemRecords]:
     """Find the records of each system that has any: a run may have been stopped before it began the others.
 
     Raises:
