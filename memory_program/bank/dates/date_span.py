@@ -12,7 +12,19 @@ MONTH_NAMES = (
 )
 _RELATION = re.compile(r" (?:before|of|after) ")
 _AFTER_PREPOSITION = re.compile(
-    r"\b(?:in|on|since|by|until|from|of|during|about|around|early|mid|late)(?: the)?[ -]$", re.IGNORECASE
+    r"\b(?:in|on|since|by|until|till|from|of|during|about|around|early|mid|late|for|over|to|through"
+    r"|throughout|within)(?: the)?[ -]$",
+    re.IGNORECASE,
+)
+_LEADING_PREPOSITION = re.compile(
+    r"(?:since|by|until|till|from|during|about|around|approximately|roughly) ", re.IGNORECASE
+)
+_ARTICLE = re.compile(r"\b(?:at (?:the )?|the )$", re.IGNORECASE)
+_SEASON = re.compile(r"(?:winter|spring|summer|fall|autumn) ")
+_BARE_MONTH = re.compile(rf"(?:{'|'.join(name[:3] for name in MONTH_NAMES)})[a-z]*", re.IGNORECASE)
+_COMPARED = re.compile(
+    r"\b(?:over|under|(?:more|less|fewer) than|at (?:least|most)|almost|nearly|only|just|exactly) $",
+    re.IGNORECASE,
 )
 
 _GIVEN = r"(?:known|specified|stated|given|mentioned|available|applicable|provided|sure|clear|said)"
@@ -50,20 +62,32 @@ class DateSpan:
             'In January 2023 Ana visited Rome.'
             >>> january.insert_into("Ana lives there since last month!", "last month")
             'Ana lives there since January 2023!'
+            >>> january.insert_into("Ana paid last month's rent.", "last month")
+            "Ana paid last month's rent (January 2023)."
         """
         if self.phrase.casefold() in sentence.casefold():
             return sentence
+        lead = _LEADING_PREPOSITION.match(expression)  # "since last month"
+        said = expression[lead.end() :] if lead else expression
         is_relative = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
-        phrase = self.phrase[0].lower() + self.phrase[1:] if is_relative else f"in {self.phrase}"
-        repeated = re.search(rf"\b{re.escape(expression)}\b", sentence, re.IGNORECASE)
-        if repeated is None:
+        phrase = self.phrase[0].lower() + self.phrase[1:] if is_relative else self.phrase
+        preposition = "" if is_relative else "in "
+        places = list(re.finditer(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE))
+        if _BARE_MONTH.fullmatch(said):  # "Ana may visit Rome in May"
+            places = [place for place in places if _AFTER_PREPOSITION.search(sentence[: place.start()])]
+        if not places:
             body = sentence.rstrip(".!?")
-            return f"{body} {phrase}{sentence[len(body) :]}"
-        if _AFTER_PREPOSITION.search(sentence[: repeated.start()]):
-            phrase = phrase.removeprefix("in ")
-        if repeated.start() == 0:
-            phrase = phrase[0].upper() + phrase[1:]
-        return f"{sentence[: repeated.start()]}{phrase}{sentence[repeated.end() :]}"
+            return f"{body} {lead[0].lower() if lead else preposition}{phrase}{sentence[len(body) :]}"
+        before, after = sentence[: places[0].start()], sentence[places[0].end() :]
+        is_compared = said.casefold().endswith(" ago") and _COMPARED.search(before)
+        if is_compared or re.match(r"['’]s\b", after):  # "over a year ago", "last month's rent"
+            return add_words_of_time(sentence, phrase)
+        if _AFTER_PREPOSITION.search(before):
+            preposition = ""
+        if not _SEASON.match(phrase):  # "the summer 2022", but not "the May 2023"
+            before = _ARTICLE.sub("", before)
+        told = f"{preposition}{phrase}"
+        return f"{before}{told if before else told[0].upper() + told[1:]}{after}"
 
 
 def add_words_of_time(sentence: str, words: str) -> str:
