@@ -84,6 +84,9 @@ def phrases(text, anchor=FRIDAY):
         ("this coming Friday", "The Friday after 9 June 2023", (2023, 6, 16), (2023, 6, 16)),
         ("on the 9th", "9 June 2023", (2023, 6, 9), (2023, 6, 9)),
         ("on the 31st", "31 May 2023", (2023, 5, 31), (2023, 5, 31)),
+        ("on the 2nd Saturday of June 2023", "10 June 2023", (2023, 6, 10), (2023, 6, 10)),
+        ("on the last Friday in June 2023", "30 June 2023", (2023, 6, 30), (2023, 6, 30)),
+        ("on the fourth Thursday of Nov. 2022", "24 November 2022", (2022, 11, 24), (2022, 11, 24)),
     ],
 )
 def test_a_phrase_resolves_to_a_span_and_its_name(said, phrase, first, last):
@@ -263,6 +266,8 @@ def test_a_span_is_as_long_as_its_words_say(expression, phrase):
         "over a year ago",
         "Friday the 13th",
         "the 32nd",
+        "after 7 May 2023",
+        "the 2nd Saturday morning of June 2023",
     ],
 )
 def test_other_text_resolves_to_nothing(expression):
@@ -349,6 +354,16 @@ EXPRESSIONS = {
     "the beginning of the month": "2023-06-01 2023-06-10",
     "the end of last month": "2023-05-21 2023-05-31",
     "early 2022": "2022-01-01 2022-04-30",
+    "Friday of the last week": "2023-06-09",
+    "the next week Tuesday": "2023-06-20",
+    "the 5th of the last month": "2023-05-05",
+    "May of the last year": "2022-05-01 2022-05-31",
+    "Christmas of the last year": "2022-12-25",
+    "the last Christmas": "2022-12-25",
+    "the coming Easter": "2024-03-31",
+    "over Christmas": "2023-12-25",
+    "the 1st Monday of May 2023": "2023-05-01",
+    "the last Sunday of June": "2023-06-25",
     "late last year": "2022-09-01 2022-12-31",
     "Christmas": "2023-12-25",
     "last Christmas": "2022-12-25",

@@ -26,9 +26,9 @@ from memory_program.bank.dates.phrases import (
     ORDINAL,
     PHRASES,
     SHORT_YEAR,
+    THE_WHICH,
     WEEKDAY,
     WEEKDAY_NAME,
-    WHICH,
     PhraseReader,
     day_of_month,
     full_year,
@@ -44,7 +44,6 @@ from memory_program.bank.dates.phrases import (
 _YEAR = r"(?P<year>[12]\d{3})"
 _ANY_YEAR = r"(?P<year>[12]\d{3}|'\d\d)"
 _OF = r"(?:,? (?:of |in )?)"
-_WHICH = rf"(?:{WHICH}|the (?:last|next|coming|previous|past))"
 
 _HOUR_12 = r"(?:0?[1-9]|1[0-2])(?:[:.][0-5]\d){0,2} ?[ap]\.?m\.?"
 _HOUR_24 = r"(?:[01]?\d|2[0-3])(?::[0-5]\d){1,2}(?: ?(?:h|hrs|hours|utc|gmt))?"
@@ -66,6 +65,7 @@ _NAMED_COUNTS = {"fortnight": "two weeks", "decade": "ten years"}
 _WEEKDAY_OF_DAY = re.compile(
     rf"\b{WEEKDAY}\.?,? (?:the )?(?:\d{{1,2}}(?:st|nd|rd|th)?[- ](?:of )?)?{MONTH}\b", re.IGNORECASE
 )
+_OTHER_DAY = re.compile(rf"\bafter\b|\b{ORDINAL} {WEEKDAY}\b", re.IGNORECASE)  # "the 2nd Sat of May 2023"
 _IN_BRACKETS = re.compile(r"(?P<said>.+?),? \((?P<same>[^()]+)\)")
 
 
@@ -137,7 +137,7 @@ def _full_date(text: str, anchor: date) -> DateSpan | None:
     """
     named = re.search(rf"\b{MONTH}\b", text, re.IGNORECASE)
     numbers = sorted(map(int, re.findall(r"\d+", re.sub(rf"\b(?:{_HOUR_12}|{_HOUR_24})", "", text))))
-    if named is None or len(numbers) != 2:
+    if named is None or len(numbers) != 2 or _OTHER_DAY.search(text):
         return None
     parser = DateDataParser(
         languages=["en"],
@@ -316,17 +316,17 @@ _EXPRESSIONS = _compile(
     (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY}", named_day),
     (rf"{MONTH}\.?{_OF}{_ANY_YEAR}", named_month),
     (rf"{MONTH}\.?", named_month),
-    (rf"{MONTH}\.?{_OF}{_WHICH} year", _month_of_relative_year),
-    (rf"{_WHICH} year,? (?:in )?{MONTH}", _month_of_relative_year),
+    (rf"{MONTH}\.?{_OF}{THE_WHICH} year", _month_of_relative_year),
+    (rf"{THE_WHICH} year,? (?:in )?{MONTH}", _month_of_relative_year),
     (rf"{WEEKDAY}\.?", relative_weekday),
     (ORDINAL, day_of_month),
     (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
-    (rf"{ORDINAL} (?:day )?of {_WHICH} month", _day_of_relative_month),
+    (rf"{ORDINAL} (?:day )?of {THE_WHICH} month", _day_of_relative_month),
     (rf"{COUNT} {FULL_WEEKDAY}s? (?P<ago>ago|back)", _weekday_at_offset),
     (rf"(?:in {COUNT} {FULL_WEEKDAY}s?)", _weekday_at_offset),
     (rf"{COUNT} {FULL_WEEKDAY}s? from now", _weekday_at_offset),
-    (rf"{FULL_WEEKDAY},?(?: of| in)? {_WHICH} week", _weekday_of_week),
-    (rf"{_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
+    (rf"{FULL_WEEKDAY},?(?: of| in)? {THE_WHICH} week", _weekday_of_week),
+    (rf"{THE_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
     (
         rf"(?P<unit>week|weekend|month|year|{WEEKDAY_NAME}) "
         r"(?P<side>before last|after next)",
@@ -341,8 +341,8 @@ _EXPRESSIONS = _compile(
         r"(?:the )?(?P<part>early|mid|late|(?:beginning|start|middle|end)(?= of))(?: of |[ -])(?P<period>.+)",
         _part_of_period,
     ),
-    (rf"(?:{_WHICH} |(?:over )?the )?(?:over )?{HOLIDAY}(?:{_OF}{_YEAR})?", _holiday),
-    (rf"{HOLIDAY}{_OF}{_WHICH} year", _holiday_of_relative_year),
+    (rf"(?:{THE_WHICH} |(?:over )?the )?(?:over )?{HOLIDAY}(?:{_OF}{_YEAR})?", _holiday),
+    (rf"{HOLIDAY}{_OF}{THE_WHICH} year", _holiday_of_relative_year),
     (r"(?:over |at )?(?:the )?weekend", _nearby_weekend),
     (
         rf"(?:the )?{_UNIT_BESIDE_DATE} (?P<side>before|of|after|prior to|following) (?P<date>.+)",

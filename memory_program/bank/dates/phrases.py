@@ -9,6 +9,7 @@ from contextlib import suppress
 from datetime import date, timedelta
 
 from dateutil.relativedelta import relativedelta
+from dateutil.relativedelta import weekday as nth_weekday
 
 from memory_program.bank.dates.date_span import (
     MONTH_NAMES,
@@ -48,6 +49,7 @@ WEEKDAY = r"(?P<weekday>mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:
 FULL_WEEKDAY = r"(?P<weekday>mon|tues|wednes|thurs|fri|satur|sun)day"
 SEASON = rf"(?P<season>{'|'.join(_SEASONS)})"
 WHICH = r"(?P<which>last|this past|past|this|next|this coming|coming|previous)"
+THE_WHICH = rf"(?:the )?{WHICH}"
 YEAR = r"(?P<year>(?:19|20)\d\d)"
 ORDINAL = r"(?P<day>\d{1,2})(?:st|nd|rd|th)"
 _DAY = rf"{ORDINAL}?"
@@ -57,6 +59,7 @@ SHORT_YEAR = (  # "7 June 23", not "7 June 23 people came"; "7 June '23" and "07
     r"(?:,? ['’](?=\d\d(?!\w))| (?=\d\d(?!\s?\w|[:.,]\d|%)))(?P<year>\d\d)"
 )
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
+_NTH = ("first", "second", "third", "fourth", "fifth")
 
 
 def relative_direction(match: re.Match[str]) -> int:
@@ -127,6 +130,17 @@ def relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
         return day_span(anchor)
     day = anchor + timedelta(days_ahead - 7 if is_past else days_ahead or 7)
     return DateSpan(day, day, _relative_phrase(f"{day:%A}", -1 if is_past else 1, anchor))
+
+
+def weekday_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the 2nd Saturday of June 2023`` and ``the last Friday of June``."""
+    month, nth = named_month(match, anchor), match["nth"].lower()
+    count = -1 if nth == "last" else _NTH.index(nth) + 1 if nth in _NTH else int(nth[0])
+    if month is None:
+        return None
+    start = month.last if count < 0 else month.first
+    day = start + relativedelta(weekday=nth_weekday(weekday_number(match["weekday"]), count))
+    return day_span(day) if day <= month.last else None  # there is no fifth one
 
 
 def named_month(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -240,6 +254,11 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{_ON}{_DAY} (?:of )?{MONTH}", named_day),  # before the next: "07 June 23" is no 23 June
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}", named_day),
         (
+            rf"(?:the )?(?P<nth>[1-5](?:st|nd|rd|th)|{'|'.join(_NTH)}|last) {FULL_WEEKDAY} (?:of|in) "
+            rf"{MONTH}\.?(?:,? (?:of )?{YEAR})?",
+            weekday_of_month,
+        ),
+        (
             "day before yesterday|day after tomorrow|yesterday|last night|today|tonight|tomorrow",
             _relative_day,
         ),
@@ -264,5 +283,5 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
 
-DAY_READERS = (named_day, day_of_month)
+DAY_READERS = (named_day, day_of_month, weekday_of_month)
 """If one of them finds no such day (31 June 2023), no part of the phrase is a date either."""
