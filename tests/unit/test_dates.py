@@ -87,6 +87,17 @@ def phrases(text, anchor=FRIDAY):
         ("on the 2nd Saturday of June 2023", "10 June 2023", (2023, 6, 10), (2023, 6, 10)),
         ("on the last Friday in June 2023", "30 June 2023", (2023, 6, 30), (2023, 6, 30)),
         ("on the fourth Thursday of Nov. 2022", "24 November 2022", (2022, 11, 24), (2022, 11, 24)),
+        ("a week from Friday", "16 June 2023", (2023, 6, 16), (2023, 6, 16)),
+        ("two weeks from Tuesday", "27 June 2023", (2023, 6, 27), (2023, 6, 27)),
+        ("three days from tomorrow", "13 June 2023", (2023, 6, 13), (2023, 6, 13)),
+        ("Tuesday next week", "13 June 2023", (2023, 6, 13), (2023, 6, 13)),
+        ("next week on Monday", "12 June 2023", (2023, 6, 12), (2023, 6, 12)),
+        ("last year in December", "December 2022", (2022, 12, 1), (2022, 12, 31)),
+        ("August last year", "August 2022", (2022, 8, 1), (2022, 8, 31)),
+        ("on May 7 '21", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
+        ("on 8 Jun. 2021", "8 June 2021", (2021, 6, 8), (2021, 6, 8)),
+        ("on 05/07/2021", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
+        ("at 2021-05-07T10:00:00+02:00", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
     ],
 )
 def test_a_phrase_resolves_to_a_span_and_its_name(said, phrase, first, last):
@@ -140,6 +151,10 @@ def test_a_winter_has_the_year_in_which_it_began(said_on, last, this, following)
         *("I may go", "the sun is out", "he sat down", "31 February", "a march", "12"),
         *("this may be the best day", "half a year ago", "1.5 years ago", "half-a-year ago"),
         *("a hundred and two days ago", "on 31 June 2023", "it was 2023-13-01", "Friday the 13th was bad"),
+        *("what comes next may surprise you", "the past may haunt you", "this sun is killing me"),
+        *("the last week of August", "the last weekend of May", "a quarter of a year ago", "on 31/13/2021"),
+        *("we haven't talked in a few days", "Rome wasn’t built in a day", "we never met in two years"),
+        *("a few days from Friday", "the 5th Saturday of June 2023"),
     ],
 )
 def test_words_that_only_look_like_dates_are_ignored(text):
@@ -151,6 +166,16 @@ def test_words_that_only_look_like_dates_are_ignored(text):
 )
 def test_a_date_outside_the_calendar_is_not_resolved(expression, said_on):
     assert resolve_date_span(expression, said_on) is None
+
+
+def test_a_clause_that_denies_nothing_has_a_day_to_come():
+    for text in ("I can't wait to see you in two days!", "I don't know, but I leave in two days."):
+        assert phrases(text) == ["11 June 2023"]
+
+
+def test_a_month_of_a_year_does_not_reach_into_another_sentence():
+    assert phrases("We met in June. Last year we married.") == ["June 2023", "2022"]
+    assert phrases("May this year bring you joy!") == ["2023"]
 
 
 def test_a_date_outside_the_calendar_is_not_found():
@@ -362,6 +387,7 @@ EXPRESSIONS = {
     "the last Christmas": "2022-12-25",
     "the coming Easter": "2024-03-31",
     "over Christmas": "2023-12-25",
+    "last may": "2023-05-01 2023-05-31",
     "the 1st Monday of May 2023": "2023-05-01",
     "the last Sunday of June": "2023-06-25",
     "late last year": "2022-09-01 2022-12-31",

@@ -15,7 +15,6 @@ from memory_program.bank.dates.date_span import (
     day_span,
     format_day,
     format_month,
-    month_span,
     year_span,
 )
 from memory_program.bank.dates.holidays import HOLIDAY, holiday_span
@@ -30,8 +29,8 @@ from memory_program.bank.dates.phrases import (
     WEEKDAY,
     WEEKDAY_NAME,
     PhraseReader,
+    day_in_figures,
     day_of_month,
-    full_year,
     month_number,
     named_day,
     named_month,
@@ -152,15 +151,6 @@ def _full_date(text: str, anchor: date) -> DateSpan | None:
     return day_span(found.date()) if found and is_right and found.month == month_number(named) else None
 
 
-def _in_figures(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``6/7/2023``: month and day, or day and month if there is no such month."""
-    year, first, second = full_year(match["year"], anchor), int(match["first"]), int(match["second"])
-    for month, day in ((first, second), (second, first)):
-        with suppress(ValueError):
-            return day_span(date(year, month, day))
-    return None
-
-
 def _weekday_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``two Fridays ago``, counted from the last Friday before the anchor; ``a Friday`` is none."""
     if match["count"].lower() in ("a", "an"):
@@ -189,21 +179,10 @@ def _shifted_month(day: date, months: int) -> date:
     return date(index // 12, index % 12 + 1, 1)
 
 
-def _weekday_of_week(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``Friday of last week``; weeks begin on Monday."""
-    monday = anchor + timedelta(7 * relative_direction(match) - anchor.weekday())
-    return day_span(monday + timedelta(weekday_number(match["weekday"])))
-
-
 def _day_of_relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``the 5th of last month``."""
     month = _shifted_month(anchor, relative_direction(match))
     return day_span(month.replace(day=int(match["day"])))
-
-
-def _month_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``May of last year``."""
-    return month_span(date(anchor.year + relative_direction(match), month_number(match), 1))
 
 
 def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -306,7 +285,7 @@ _EXPRESSIONS = _compile(
     (rf"{_YEAR}[-/. ](?P<month>\d{{1,2}})[-/. ](?P<day>\d{{1,2}})", named_day),
     (rf"{_YEAR}[-/.](?P<month>0?[1-9]|1[0-2])", named_month),
     (r"(?P<month>0?[1-9]|1[0-2])[-/.](?P<year>[12]\d{3})", named_month),
-    (r"(?P<first>\d{1,2})[-/](?P<second>\d{1,2})[-/](?P<year>[12]\d{3}|\d\d)", _in_figures),
+    (r"(?P<first>\d{1,2})[-/](?P<second>\d{1,2})[-/](?P<year>[12]\d{3}|\d\d)", day_in_figures),
     (_YEAR, lambda match, _: year_span(int(match["year"]))),
     (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY},? {_ANY_YEAR}", named_day),
     (rf"{_WEEKDAY_LEAD}{_DAY}[- ](?:of )?{MONTH}\.?[-, ]{{1,2}}{_ANY_YEAR}", named_day),
@@ -316,8 +295,6 @@ _EXPRESSIONS = _compile(
     (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY}", named_day),
     (rf"{MONTH}\.?{_OF}{_ANY_YEAR}", named_month),
     (rf"{MONTH}\.?", named_month),
-    (rf"{MONTH}\.?{_OF}{THE_WHICH} year", _month_of_relative_year),
-    (rf"{THE_WHICH} year,? (?:in )?{MONTH}", _month_of_relative_year),
     (rf"{WEEKDAY}\.?", relative_weekday),
     (ORDINAL, day_of_month),
     (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
@@ -325,8 +302,6 @@ _EXPRESSIONS = _compile(
     (rf"{COUNT} {FULL_WEEKDAY}s? (?P<ago>ago|back)", _weekday_at_offset),
     (rf"(?:in {COUNT} {FULL_WEEKDAY}s?)", _weekday_at_offset),
     (rf"{COUNT} {FULL_WEEKDAY}s? from now", _weekday_at_offset),
-    (rf"{FULL_WEEKDAY},?(?: of| in)? {THE_WHICH} week", _weekday_of_week),
-    (rf"{THE_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
     (
         rf"(?P<unit>week|weekend|month|year|{WEEKDAY_NAME}) "
         r"(?P<side>before last|after next)",

@@ -35,8 +35,8 @@ _COUNTS = {
 _MONTHS = tuple(name[:3].lower() for name in MONTH_NAMES)
 _SEASONS = {"winter": 12, "spring": 3, "summer": 6, "fall": 9, "autumn": 9}
 
-COUNT = (  # not the end of another number: "1.5 years", "half a year", "a hundred and one days"
-    r"(?<![-.,\d])(?<!half )(?<!hundred )(?<!hundred and )"
+COUNT = (  # not the end of another number: "1.5 years", "a quarter of a year", "a hundred and one days"
+    r"(?<![-.,\d])(?<!half )(?<!half of )(?<!quarter of )(?<!hundred )(?<!hundred and )"
     r"(?P<count>\d{1,3}|(?:a )?(?:couple(?: of)?|few)|several|an?"
     rf"|(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_NUMBERS[:9])}))?|{'|'.join(reversed(_NUMBERS))})"
 )
@@ -58,8 +58,13 @@ _ON = rf"(?:{WEEKDAY_NAME},? )?(?:the )?"
 SHORT_YEAR = (  # "7 June 23", not "7 June 23 people came"; "7 June '23" and "07 June 23" may go on
     r"(?:,? ['’](?=\d\d(?!\w))| (?=\d\d(?!\s?\w|[:.,]\d|%)))(?P<year>\d\d)"
 )
+_ABBREVIATED = r"(?:\.(?! (?-i:[A-Z])))?"  # not the end of a sentence: "We met in June. Last year ..."
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 _NTH = ("first", "second", "third", "fourth", "fifth")
+_DENIAL = re.compile(r"(?:n['’]t|\bnot|\bnever)\b(?! wait\b)", re.IGNORECASE)  # "can't wait" denies nothing
+_CLAUSE_END = re.compile(r"[.!?,;:\n]|\bbut\b", re.IGNORECASE)
+_CLAUSE_CHARS = 200
+_NEXT_WORD = re.compile(r" \w")
 
 
 def relative_direction(match: re.Match[str]) -> int:
@@ -90,6 +95,15 @@ def full_year(year: str, anchor: date) -> int:
         return int(year)
     century = anchor.year - anchor.year % 100
     return min((century + shift + int(year) for shift in (-100, 0, 100)), key=lambda y: abs(y - anchor.year))
+
+
+def day_in_figures(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``6/7/2023``: month and day, or day and month if there is no such month."""
+    year, first, second = full_year(match["year"], anchor), int(match["first"]), int(match["second"])
+    for month, day in ((first, second), (second, first)):
+        with suppress(ValueError):
+            return day_span(date(year, month, day))
+    return None
 
 
 def closest_day(days: Iterable[date], anchor: date) -> date | None:
@@ -124,12 +138,27 @@ def _relative_day(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 def relative_weekday(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last Friday``, ``next Friday`` and ``Friday`` (the last); only ``this`` may be the anchor."""
+    if _is_other_word(match):
+        return None
     is_past = "which" not in match.groupdict() or relative_direction(match) < 0
     days_ahead = (weekday_number(match["weekday"]) - anchor.weekday()) % 7
     if not (is_past or days_ahead) and match["which"].lower() == "this":
         return day_span(anchor)
     day = anchor + timedelta(days_ahead - 7 if is_past else days_ahead or 7)
     return DateSpan(day, day, _relative_phrase(f"{day:%A}", -1 if is_past else 1, anchor))
+
+
+def _is_other_word(match: re.Match[str]) -> bool:
+    """Tell a verb or a noun from a name in a text: ``What comes next may surprise you``, ``this sun``."""
+    if match[0].split()[-1] not in ("may", "march", "sun", "sat", "wed") or match[0] == match.string:
+        return False
+    return match["which"].lower() == "this" or _NEXT_WORD.match(match.string, match.end()) is not None
+
+
+def _weekday_of_week(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``Friday of last week``; weeks begin on Monday."""
+    monday = anchor + timedelta(7 * relative_direction(match) - anchor.weekday())
+    return day_span(monday + timedelta(weekday_number(match["weekday"])))
 
 
 def weekday_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -141,6 +170,19 @@ def weekday_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     start = month.last if count < 0 else month.first
     day = start + relativedelta(weekday=nth_weekday(weekday_number(match["weekday"]), count))
     return day_span(day) if day <= month.last else None  # there is no fifth one
+
+
+def day_from_day(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``a week from Friday``, counted from the coming one, and ``two days from tomorrow``."""
+    start, ahead = match["start"].lower(), 0
+    if start not in ("today", "tomorrow"):
+        ahead = (weekday_number(start) - anchor.weekday()) % 7
+    elif start == "tomorrow":
+        ahead = 1
+    if re.search("couple|few|several", match["count"], re.IGNORECASE):
+        return None
+    days = 7 if match["unit"].lower() == "week" else 1
+    return day_span(anchor + timedelta(ahead + days * number_from_words(match["count"])))
 
 
 def named_month(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -162,11 +204,20 @@ def month_number(match: re.Match[str]) -> int:
 def _relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last May`` and ``next May`` (a year away in May itself), and ``this May``, of that year."""
     direction, first = relative_direction(match), anchor.replace(month=month_number(match), day=1)
+    if _is_other_word(match):
+        return None
     if match["which"].lower() == "this":
-        is_verb = match["month"] in ("may", "march")  # "this may be", "this march"
-        return None if is_verb else month_span(first)
+        return month_span(first)
     is_this_year = (first.month < anchor.month) if direction < 0 else (first.month > anchor.month)
     return month_span(first if is_this_year else first + relativedelta(years=direction))
+
+
+def _month_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``May of last year`` and ``last year in May``, but not ``May this year bring you joy``."""
+    is_verb = match["month"] in ("may", "march") or match["which"].lower() == "this"
+    if is_verb and match["month"].lower() in ("may", "march") and not re.search(r"\b(?:of|in)\b", match[0]):
+        return None
+    return month_span(date(anchor.year + relative_direction(match), month_number(match), 1))
 
 
 def _season_span(season: str, first: date) -> DateSpan:
@@ -233,6 +284,12 @@ def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     return DateSpan(span.first, span.last, f"{phrase} {format_month(anchor) if is_month else anchor.year}")
 
 
+def _period_to_come(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``in two days``, unless its clause denies something: ``we haven't talked in two days``."""
+    before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
+    return None if _DENIAL.search(_CLAUSE_END.split(before)[-1]) else _period_at_offset(match, anchor)
+
+
 def number_from_words(words: str) -> int:
     """Read the count of a match with ``COUNT``: ``3``, ``twenty-one``, ``a couple of``."""
     word = words.lower().removeprefix("a ").removesuffix(" of")
@@ -245,11 +302,13 @@ PhraseReader = Callable[[re.Match[str], date], DateSpan | None]
 PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
     (re.compile(rf"\b{pattern}\b", re.IGNORECASE), reader)
     for pattern, reader in (
-        (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)", named_day),
+        (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?:T\d[\d:.+-]*Z?)?", named_day),
+        (rf"(?P<first>\d{{1,2}})/(?P<second>\d{{1,2}})/{YEAR}", day_in_figures),
         (r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>(?:19|20)\d\d)", named_day),
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY},? {YEAR}", named_day),
-        (rf"{_ON}{_DAY} (?:of )?{MONTH},? {YEAR}", named_day),
-        (rf"{_ON}{_DAY} (?:of )?{MONTH}{SHORT_YEAR}", named_day),
+        (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?,? {YEAR}", named_day),
+        (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?{SHORT_YEAR}", named_day),
+        (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}{SHORT_YEAR}", named_day),
         (rf"{_ON}(?P<day>0\d) {MONTH} (?P<year>\d\d)(?![:.,]\d|%)", named_day),
         (rf"{_ON}{_DAY} (?:of )?{MONTH}", named_day),  # before the next: "07 June 23" is no 23 June
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}", named_day),
@@ -259,14 +318,22 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
             weekday_of_month,
         ),
         (
+            rf"{COUNT} (?P<unit>day|week)s? from (?P<start>today|tomorrow|{WEEKDAY_NAME})(?! to\b)",
+            day_from_day,
+        ),
+        (rf"{FULL_WEEKDAY},?(?: of| in)? {THE_WHICH} week", _weekday_of_week),
+        (rf"{THE_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
+        (rf"{MONTH}{_ABBREVIATED},? (?:of |in )?{THE_WHICH} year", _month_of_relative_year),
+        (rf"{THE_WHICH} year,? (?:in )?{MONTH}", _month_of_relative_year),
+        (
             "day before yesterday|day after tomorrow|yesterday|last night|today|tonight|tomorrow",
             _relative_day,
         ),
         (r"this (?:morning|afternoon|evening)", _relative_day),
         (rf"{COUNT} {_UNIT} (?P<ago>ago|back)", _period_at_offset),
-        (rf"in {COUNT} {_UNIT}", _period_at_offset),
+        (rf"in {COUNT} {_UNIT}", _period_to_come),
         (rf"{COUNT} {_UNIT} from now", _period_at_offset),
-        (rf"{WHICH} (?P<unit>weekend|week|month|year)", _adjacent_period),
+        (rf"{WHICH} (?P<unit>weekend|week|month|year)(?! of\b)", _adjacent_period),  # "the last week of May"
         (rf"{WHICH} {WEEKDAY}", relative_weekday),
         (rf"{WHICH} {MONTH}", _relative_month),
         (rf"{WHICH} {SEASON}", _relative_season),
@@ -283,5 +350,5 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
 
-DAY_READERS = (named_day, day_of_month, weekday_of_month)
+DAY_READERS = (named_day, day_of_month, day_in_figures, weekday_of_month, day_from_day)
 """If one of them finds no such day (31 June 2023), no part of the phrase is a date either."""
