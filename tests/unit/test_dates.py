@@ -98,6 +98,12 @@ def phrases(text, anchor=FRIDAY):
         ("on 8 Jun. 2021", "8 June 2021", (2021, 6, 8), (2021, 6, 8)),
         ("on 05/07/2021", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
         ("at 2021-05-07T10:00:00+02:00", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
+        ("on 3 May '70", "3 May 1970", (1970, 5, 3), (1970, 5, 3)),
+        ("on 3 May '33", "3 May 2033", (2033, 5, 3), (2033, 5, 3)),
+        ("this coming weekend", "The weekend of 9 June 2023", (2023, 6, 10), (2023, 6, 11)),
+        ("in the past week", "The week up to 9 June 2023", (2023, 6, 2), (2023, 6, 9)),
+        ("this past month", "The month up to 9 June 2023", (2023, 5, 9), (2023, 6, 9)),
+        ("over the past year", "The year up to 9 June 2023", (2022, 6, 9), (2023, 6, 9)),
     ],
 )
 def test_a_phrase_resolves_to_a_span_and_its_name(said, phrase, first, last):
@@ -173,6 +179,13 @@ def test_a_clause_that_denies_nothing_has_a_day_to_come():
         assert phrases(text) == ["11 June 2023"]
 
 
+def test_a_coming_weekend_begins_with_the_coming_saturday():
+    for day in range(5, 12):
+        said_on = date(2023, 6, day)
+        weekend, saturday = (resolve_date(f"this coming {name}", said_on) for name in ("weekend", "Saturday"))
+        assert weekend == saturday
+
+
 def test_a_month_of_a_year_does_not_reach_into_another_sentence():
     assert phrases("We met in June. Last year we married.") == ["June 2023", "2022"]
     assert phrases("May this year bring you joy!") == ["2023"]
@@ -219,6 +232,7 @@ def test_a_phrase_resolves_to_the_first_day_of_its_span(expression, day):
         ("next year", "Ana visited Rome in 2024."),
         ("last summer", "Ana visited Rome in summer 2022."),
         ("last week", "Ana visited Rome the week before 9 June 2023."),
+        ("the past week", "Ana visited Rome in the week up to 9 June 2023."),
         ("a few months ago", "Ana visited Rome a few months before June 2023."),
     ],
 )
@@ -242,6 +256,7 @@ def test_a_span_longer_than_a_day_is_written_into_a_sentence(said, told):
         ("next month", "The wedding is planned for next month.", "The wedding is planned for July 2023."),
         ("last month", "Ana worked over the last month.", "Ana worked over May 2023."),
         ("last week", "Ana was ill over the last week.", "Ana was ill over the week before 9 June 2023."),
+        ("past week", "Ana read in the past week.", "Ana read in the week up to 9 June 2023."),
         ("next year", "The trip was postponed to next year.", "The trip was postponed to 2024."),
         ("this summer", "Bo saves for this summer.", "Bo saves for summer 2023."),
         ("until next month", "Bo stays in Rome until next month.", "Bo stays in Rome until July 2023."),
@@ -388,8 +403,12 @@ EXPRESSIONS = {
     "the coming Easter": "2024-03-31",
     "over Christmas": "2023-12-25",
     "last may": "2023-05-01 2023-05-31",
+    "7/6/62": "1962-07-06",
+    "May '68": "1968-05-01 1968-05-31",
     "the 1st Monday of May 2023": "2023-05-01",
     "the last Sunday of June": "2023-06-25",
+    "the past week": "2023-06-07 2023-06-14",
+    "The month up to 9 June 2023": "2023-05-09 2023-06-09",
     "late last year": "2022-09-01 2022-12-31",
     "Christmas": "2023-12-25",
     "last Christmas": "2022-12-25",
@@ -450,6 +469,13 @@ SAID = [
     *EXPRESSIONS,
     *("last Friday", "next Tuesday", "this week", "last weekend", "next month", "two weekends ago"),
     *("a week ago", "twenty-one weeks ago", "in several days", "a few months ago", "in a couple of years"),
+    *(
+        "the past month",
+        "this past year",
+        "this coming weekend",
+        "the 3rd Friday of May",
+        "two weeks from Sunday",
+    ),
     *("last summer", "this winter", "7 May", "in December", "ten years ago", "several weeks from now"),
 ]
 

@@ -60,7 +60,7 @@ def date_candidates(evidence: Evidence) -> list[DateCandidate]:
         for mention in find_dates(passage.texts[0], said_on):
             span = mention.date_span
             coverage, distance = _mention_context(evidence, passage, mention.start, mention.end)
-            if re.search(r" (?:before|of|after) ", span.phrase):
+            if re.search(r" (?:before|of|after|up to) ", span.phrase):
                 kind = "weekday" if re.match(r"The \w+day ", span.phrase) else "week"
             else:
                 days = (span.last - span.first).days + 1

@@ -10,7 +10,7 @@ MONTH_NAMES = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-_RELATION = re.compile(r" (?:before|of|after) ")
+_RELATION = re.compile(r" (?:before|of|after|up to) ")
 _AFTER_PREPOSITION = re.compile(
     r"\b(?:in|on|since|by|until|till|from|of|during|about|around|early|mid|late|for|over|to|through"
     r"|throughout|within)(?: the)?[ -]$",
@@ -71,7 +71,7 @@ class DateSpan:
         said = expression[lead.end() :] if lead else expression
         is_relative = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
         phrase = self.phrase[0].lower() + self.phrase[1:] if is_relative else self.phrase
-        preposition = "" if is_relative else "in "
+        preposition = "" if is_relative and " up to " not in phrase else "in "
         places = list(re.finditer(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE))
         if _BARE_MONTH.fullmatch(said):  # "Ana may visit Rome in May"
             places = [place for place in places if _AFTER_PREPOSITION.search(sentence[: place.start()])]

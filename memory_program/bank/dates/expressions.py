@@ -243,6 +243,9 @@ def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
     unit, counted = match["unit"].lower(), match["counted"].lower()
     side = {"prior to": "before", "following": "after"}.get(match["side"].lower(), match["side"].lower())
     is_long = unit.rstrip("s") in ("month", "year")
+    if side == "up to":
+        is_one = counted in ("week", "month", "year") and reference.is_day
+        return resolve_date_span(f"past {unit}", reference.first) if is_one else None
     if unit in ("day", "night", "evening", "morning", "afternoon"):
         shift = {"before": -1, "of": 0, "after": 1}[side]
         is_day = reference.is_day or shift
@@ -320,7 +323,7 @@ _EXPRESSIONS = _compile(
     (rf"{HOLIDAY}{_OF}{THE_WHICH} year", _holiday_of_relative_year),
     (r"(?:over |at )?(?:the )?weekend", _nearby_weekend),
     (
-        rf"(?:the )?{_UNIT_BESIDE_DATE} (?P<side>before|of|after|prior to|following) (?P<date>.+)",
+        rf"(?:the )?{_UNIT_BESIDE_DATE} (?P<side>before|of|after|prior to|following|up to) (?P<date>.+)",
         _relative_to_date,
     ),
 )

@@ -89,12 +89,16 @@ def named_day(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def full_year(year: str, anchor: date) -> int:
-    """Read a year; one of two digits is in the century that brings it closest to the anchor."""
+    """Read a year; one of two digits is the closest to the anchor, at most ten years after it.
+
+    People are born in '70 more often than they plan for it.
+    """
     year = year.lstrip("'")
     if len(year) > 2:
         return int(year)
     century = anchor.year - anchor.year % 100
-    return min((century + shift + int(year) for shift in (-100, 0, 100)), key=lambda y: abs(y - anchor.year))
+    years = [century + shift + int(year) for shift in (-100, 0, 100)]
+    return min((y for y in years if y <= anchor.year + 10), key=lambda y: abs(y - anchor.year))
 
 
 def day_in_figures(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -251,8 +255,17 @@ def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``last week``, ``this month``, ``next year``; weeks begin on Monday, weekends on Saturday."""
-    direction, unit = relative_direction(match), match["unit"].lower()
+    """Resolve ``last week``, ``this month``, ``next year``; weeks begin on Monday, weekends on Saturday.
+
+    ``the past week`` ends with the anchor; ``this coming weekend`` is the first that has not begun.
+    """
+    direction, unit, which = relative_direction(match), match["unit"].lower(), match["which"].lower()
+    if which.endswith("past") and unit != "weekend":
+        length = {"week": relativedelta(weeks=1), "month": relativedelta(months=1)}
+        first = anchor - length.get(unit, relativedelta(years=1))
+        return DateSpan(first, anchor, f"The {unit} up to {format_day(anchor)}")
+    if which.endswith("coming") and unit == "weekend" and anchor.weekday() < 5:
+        direction = 0
     if unit == "year":
         return year_span(anchor.year + direction)
     if unit == "month":
