@@ -12,8 +12,8 @@ MONTH_NAMES = (
 )
 _RELATION = re.compile(r" (?:before|of|after|up to) ")
 _AFTER_PREPOSITION = re.compile(
-    r"\b(?:in|on|since|by|until|till|from|of|during|about|around|early|mid|late|for|over|to|through"
-    r"|throughout|within)(?: the)?[ -]$",
+    r"\b(?:in|on|since|by|until|till|from|of|during|about|around|early|mid|late|for|to|through"
+    r"|throughout|within|over(?= the))(?: the)?[ -]$",  # "Bo came over last month"
     re.IGNORECASE,
 )
 _LEADING_PREPOSITION = re.compile(
@@ -69,6 +69,7 @@ class DateSpan:
             return sentence
         lead = _LEADING_PREPOSITION.match(expression)  # "since last month"
         said = expression[lead.end() :] if lead else expression
+        said = re.sub("^the ", "", said, flags=re.IGNORECASE)  # "over the last month"
         is_relative = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
         phrase = self.phrase[0].lower() + self.phrase[1:] if is_relative else self.phrase
         preposition = "" if is_relative and " up to " not in phrase else "in "
@@ -82,10 +83,10 @@ class DateSpan:
         is_compared = said.casefold().endswith(" ago") and _COMPARED.search(before)
         if is_compared or re.match(r"['’]s\b", after):  # "over a year ago", "last month's rent"
             return add_words_of_time(sentence, phrase)
-        if _AFTER_PREPOSITION.search(before):
-            preposition = ""
-        if not _SEASON.match(phrase):  # "the summer 2022", but not "the May 2023"
+        has_preposition = _AFTER_PREPOSITION.search(before)
+        if not (has_preposition and _SEASON.match(phrase)):  # "in the summer 2022", but not "in the May 2023"
             before = _ARTICLE.sub("", before)
+        preposition = "" if has_preposition else preposition
         told = f"{preposition}{phrase}"
         return f"{before}{told if before else told[0].upper() + told[1:]}{after}"
 
