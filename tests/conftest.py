@@ -11,6 +11,8 @@ import pytest
 from hypothesis import settings
 from playwright.sync_api import Browser, sync_playwright
 
+from tests.mlflow_tables import copy_mlflow_tables
+
 settings.register_profile("untimed", deadline=None)  # a busy machine is slow, not wrong
 settings.load_profile("untimed")
 
@@ -72,6 +74,12 @@ def _forget_dspy() -> Iterator[None]:
     _reset_dspy()
     yield
     _reset_dspy()
+
+
+@pytest.fixture(autouse=True)
+def _copy_mlflow_tables() -> None:
+    """Spare each test the migrations of MLflow's database, once a test before it has imported MLflow."""
+    copy_mlflow_tables()
 
 
 def _reset_dspy() -> None:

@@ -1,0 +1,52 @@
+"""MLflow's tables, made once in a test process: its migrations take two seconds for every new database."""
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from memory_program.core.mlflow_address import import_mlflow
+
+_UTILS = "mlflow.store.db.utils"
+
+
+class _Tables:
+    """MLflow's own function the first time, and copies of the tables that it made after that."""
+
+    def __init__(self, migrate: Callable[[Any], None]) -> None:
+        self._migrate = migrate
+        self.made: sqlite3.Connection | None = None
+
+    def __call__(self, engine: Any) -> None:
+        """Fill a database, which may be on a server, or have some of the tables: that is left to MLflow."""
+        if engine.dialect.name != "sqlite" or engine.url.database in (None, "", ":memory:"):
+            return self._migrate(engine)
+        with engine.connect() as connection:
+            database: sqlite3.Connection = connection.connection.driver_connection
+            is_empty = not database.execute("SELECT 1 FROM sqlite_master").fetchone()
+            if is_empty and self.made is not None:
+                return self.made.backup(database)
+        self._migrate(engine)
+        if is_empty:
+            made = sqlite3.connect(":memory:", check_same_thread=False)
+            with sqlite3.connect(engine.url.database) as database:
+                database.backup(made)
+            self.made = made
+        return None
+
+
+def copy_mlflow_tables() -> None:
+    """Migrate no second database in this process; a test that does not import MLflow does not pay for it."""
+    utils = sys.modules.get(_UTILS)
+    if utils is not None and not isinstance(utils._initialize_tables, _Tables):
+        utils._initialize_tables = _Tables(utils._initialize_tables)
+
+
+def write_mlflow_tables(database: Path) -> None:
+    """Write a new MLflow database, as MLflow makes it, for a process that a test starts."""
+    import_mlflow()
+    copy_mlflow_tables()
+    utils = sys.modules[_UTILS]
+    database.parent.mkdir(parents=True, exist_ok=True)
+    utils._initialize_tables(utils.create_sqlalchemy_engine(f"sqlite:///{database.as_posix()}"))
