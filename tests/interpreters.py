@@ -52,6 +52,12 @@ class Interpreters:
         status = int(self._process.stdout.readline())
         return Ended(status, *(path.read_text() for path in self._printed))
 
+    def run_module(self, module: str, *arguments: object) -> Ended:
+        """Run ``python -m MODULE ARGUMENT...`` to its end."""
+        words = ["", *map(str, arguments)]
+        run = f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        return self.run(f"import runpy, sys\nsys.argv = {words!r}\n{run}")
+
 
 def _main() -> str:
     """Fork for each line; return the program in a forked process, and nothing at the end."""

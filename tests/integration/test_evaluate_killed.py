@@ -3,8 +3,7 @@
 import json
 import random
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ import pytest
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
+from tests.interpreters import Interpreters
 from tests.slow_run import run_slowly
 
 CONVERSATIONS, SESSIONS = 4, 6  # 52 questions
@@ -32,12 +31,10 @@ def settings(data: Path, output_dir: Path) -> dict[str, Any]:
     }
 
 
-def run_killed(system: str, data: Path, output_dir: Path, *death: object) -> None:
-    """Run in a process of its own, which kills itself."""
-    command = [sys.executable, "-m", "tests.slow_run", system, str(DELAY_S)]
-    command += [json.dumps(settings(data, output_dir)), *(str(argument) for argument in death)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreters]:
+    with Interpreters(["tests.slow_run"], tmp_path_factory.mktemp("printed")) as interpreters:
+        yield interpreters
 
 
 def run(system: str, data: Path, output_dir: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -66,7 +63,7 @@ def numbers(output_dir: Path) -> Any:
         ("rag", [("answers", 25)]),
     ],
 )
-def test_a_run_killed_at_random_points_gives_the_same_results(system, kills, tmp_path, capsys):
+def test_a_run_killed_at_random_points_gives_the_same_results(system, kills, tmp_path, capsys, interpreters):
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)
@@ -77,7 +74,10 @@ def test_a_run_killed_at_random_points_gives_the_same_results(system, kills, tmp
     for stage, before in kills:
         journal = killed / system / f"{stage}.jsonl"
         records = rng.randrange(_lines(journal) + 1, before - 3)
-        run_killed(system, data, killed, journal, records, rng.uniform(0, 0.05))
+        death = (journal, records, rng.uniform(0, 0.05))
+        told = json.dumps(settings(data, killed))
+        ended = interpreters.run_module("tests.slow_run", system, DELAY_S, told, *death)
+        assert ended.status == -signal.SIGKILL, ended.errors
     output = run(system, data, killed, capsys)
 
     assert numbers(killed) == numbers(uninterrupted)

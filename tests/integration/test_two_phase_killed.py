@@ -2,15 +2,13 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memory_program.bank.store import BankStore
-from tests.conftest import CHECKOUT
+from tests.interpreters import Interpreters
 from tests.slow_run import run_slowly
 
 DELAY_S = 0.01
@@ -31,12 +29,11 @@ def settings(output_dir: Path) -> dict[str, Any]:
     }
 
 
-def run_killed(output_dir: Path, *death: object) -> None:
+def run_killed(interpreters: Interpreters, output_dir: Path, *death: object) -> None:
     """Build in a process of its own, which kills itself."""
-    command = [sys.executable, "-m", "tests.slow_run", "oracle", str(DELAY_S)]
-    command += [json.dumps(settings(output_dir)), *(str(argument) for argument in death)]
-    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    told = json.dumps(settings(output_dir))
+    ended = interpreters.run_module("tests.slow_run", "oracle", DELAY_S, told, *death)
+    assert ended.status == -signal.SIGKILL, ended.errors
 
 
 def records(output_dir: Path, journal: str) -> list[dict[str, object]]:
@@ -65,10 +62,11 @@ def test_a_build_in_two_phases_that_is_killed_asks_nothing_twice_and_ends_the_sa
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run_slowly("oracle", DELAY_S, settings(whole))
     proposals, builds = (killed / "memory" / f"{stage}.jsonl" for stage in ("proposals", "build"))
-    run_killed(killed, proposals, 4 * SESSIONS // 2, 0.01)  # in the middle of phase one
-    assert len(records(killed, "proposals")) >= 4 * SESSIONS // 2
-    assert not builds.exists()
-    run_killed(killed, builds, 5, 0)  # while sessions are settled
+    with Interpreters(["tests.slow_run"], tmp_path) as interpreters:
+        run_killed(interpreters, killed, proposals, 4 * SESSIONS // 2, 0.01)  # in the middle of phase one
+        assert len(records(killed, "proposals")) >= 4 * SESSIONS // 2
+        assert not builds.exists()
+        run_killed(interpreters, killed, builds, 5, 0)  # while sessions are settled
     capsys.readouterr()
     run_slowly("oracle", DELAY_S, settings(killed))  # in this process, which has the imports
     output = capsys.readouterr().out
