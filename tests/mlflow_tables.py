@@ -3,10 +3,7 @@
 import sqlite3
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-
-from memory_program.core.mlflow_address import import_mlflow
 
 _UTILS = "mlflow.store.db.utils"
 
@@ -41,12 +38,3 @@ def copy_mlflow_tables() -> None:
     utils = sys.modules.get(_UTILS)
     if utils is not None and not isinstance(utils._initialize_tables, _Tables):
         utils._initialize_tables = _Tables(utils._initialize_tables)
-
-
-def write_mlflow_tables(database: Path) -> None:
-    """Write a new MLflow database, as MLflow makes it, for a process that a test starts."""
-    import_mlflow()
-    copy_mlflow_tables()
-    utils = sys.modules[_UTILS]
-    database.parent.mkdir(parents=True, exist_ok=True)
-    utils._initialize_tables(utils.create_sqlalchemy_engine(f"sqlite:///{database.as_posix()}"))

@@ -283,12 +283,14 @@ def ask(hub_address: str, cache: Path) -> subprocess.CompletedProcess[str]:
     }
     environment |= {"HF_ENDPOINT": hub_address, "HF_HOME": str(cache), "HF_HUB_DISABLE_TELEMETRY": "1"}
     command = [sys.executable, "-c", ASK]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=250)
 
 
 def ask_here(hub_address: str, cache: Path) -> str:
     """Ask as ``ask`` does, in this process, which has imported torch."""
     with pytest.MonkeyPatch.context() as patch:
+        file_address = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, hub_address)
+        patch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", file_address)
         patch.setattr(constants, "ENDPOINT", hub_address)
         patch.setattr(constants, "HF_HUB_CACHE", str(cache / "hub"))
         lm = language_model("local:owner/tiny", max_tokens=4)
