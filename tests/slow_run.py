@@ -12,7 +12,9 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import dspy
 from dspy.lm15 import Request, Response
@@ -42,16 +44,19 @@ def main() -> None:
     system, delay_s, settings, *death = sys.argv[1:]
     if death:
         threading.Thread(target=_die, args=death, daemon=True).start()
+    run_slowly(system, float(delay_s), json.loads(settings))
+
+
+def run_slowly(system: str, delay_s: float, settings: Mapping[str, Any]) -> None:
+    """Run an evaluation to its end."""
     if system == "oracle":
-        config = EvaluateConfig(systems="memory", **json.loads(settings))
+        config = EvaluateConfig(systems="memory", **settings)
         worlds = load_worlds(config.source, config.seed)
-        lm: dspy.LM = engine_as_lm(SlowOracle(Oracle(worlds), float(delay_s)))
+        lm: dspy.LM = engine_as_lm(SlowOracle(Oracle(worlds), delay_s))
         evaluate(config, models=lambda name, temperature: lm)
         return
-    config = EvaluateConfig(systems=system, **json.loads(settings))
-    evaluate(
-        config, system_factory=maker(SYSTEMS[system](float(delay_s))), models=lambda name, temperature: None
-    )
+    config = EvaluateConfig(systems=system, **settings)
+    evaluate(config, system_factory=maker(SYSTEMS[system](delay_s)), models=lambda name, temperature: None)
 
 
 def _die(journal: str, lines: str, more_s: str) -> None:

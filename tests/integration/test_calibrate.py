@@ -27,6 +27,8 @@ from tests.competent_model import Prompt, chat_format
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behaviour, ModelServer, always
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 Says = Callable[[CalibrationAnswer, Rubric], str]
 """What a judge replies as its verdict, given the answer that it is shown."""
 

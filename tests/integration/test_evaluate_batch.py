@@ -33,6 +33,8 @@ from tests.batch_server import AnthropicBatchServer, BatchServer, OpenAIBatchSer
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 KEY = "sk-test-0123456789abcdef"
 MODELS = {OpenAIBatchServer: "openai/gpt-4.1-mini", AnthropicBatchServer: "anthropic/claude-haiku-4-5"}
 

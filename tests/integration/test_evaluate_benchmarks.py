@@ -24,6 +24,8 @@ from tests.longmemeval_samples import instance, instances
 from tests.model_server import Behaviour, ModelServer
 from tests.perltqa_samples import write_perltqa
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 SYSTEMS = "memory,rag,full-context,no-memory,extractive"
 
 

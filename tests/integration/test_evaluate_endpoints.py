@@ -16,6 +16,8 @@ from memory_program.models.factory import RemoteModel, language_model
 from tests.evaluation_samples import write_conversations
 from tests.model_server import ModelServer
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 NOBODY = "http://127.0.0.1:9/v1"
 ALL_KEYS = ("OPENAI_API_KEY", "WRITER_API_KEY", "READER_API_KEY", "JUDGE_API_KEY")
 

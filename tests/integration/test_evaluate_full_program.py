@@ -26,6 +26,8 @@ from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import write_conversations
 from tests.model_server import Behaviour, ModelServer, always, at_random
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 SYSTEMS = ("memory", "rag", "full-context", "no-memory")
 GIVES_NOTHING = (
     Behaviour.CUT,

@@ -3,8 +3,7 @@
 import json
 import random
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,17 @@ import pytest
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
-from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
+from tests.interpreters import Interpreters
+from tests.slow_run import run_slowly
 
 CONVERSATIONS, SESSIONS = 4, 6  # 52 questions
 SESSIONS_IN_ALL = CONVERSATIONS * SESSIONS
 DELAY_S = 0.02
 
 
-def start(system: str, data: Path, output_dir: Path, *death: object) -> subprocess.Popen[str]:
-    settings = {
+def settings(data: Path, output_dir: Path) -> dict[str, Any]:
+    return {
         "dataset": str(data),
         "output_dir": str(output_dir),
         "mlflow": False,
@@ -29,15 +29,18 @@ def start(system: str, data: Path, output_dir: Path, *death: object) -> subproce
         "writer_model": "openai/writer",
         "reader_model": "openai/reader",
     }
-    command = [sys.executable, "-m", "tests.slow_run", system, str(DELAY_S), json.dumps(settings)]
-    command += [str(argument) for argument in death]
-    return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str], status: int = 0) -> str:
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == status, errors
-    return output
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreters]:
+    with Interpreters(["tests.slow_run"], tmp_path_factory.mktemp("printed")) as interpreters:
+        yield interpreters
+
+
+def run(system: str, data: Path, output_dir: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    """Run to the end in this process, which has the imports; return the output."""
+    run_slowly(system, DELAY_S, settings(data, output_dir))
+    return capsys.readouterr().out
 
 
 def _lines(journal: Path) -> int:
@@ -60,20 +63,22 @@ def numbers(output_dir: Path) -> Any:
         ("rag", [("answers", 25)]),
     ],
 )
-def test_a_run_killed_at_random_points_gives_the_same_results(system, kills, tmp_path):
+def test_a_run_killed_at_random_points_gives_the_same_results(system, kills, tmp_path, capsys, interpreters):
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
     rng = random.Random(seed)
     data = write_conversations(tmp_path / "talks.json", CONVERSATIONS, SESSIONS)
     uninterrupted, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    process = start(system, data, uninterrupted)
+    run(system, data, uninterrupted, capsys)
 
     for stage, before in kills:
         journal = killed / system / f"{stage}.jsonl"
         records = rng.randrange(_lines(journal) + 1, before - 3)
-        finish(start(system, data, killed, journal, records, rng.uniform(0, 0.05)), -signal.SIGKILL)
-    output = finish(start(system, data, killed))
-    finish(process)
+        death = (journal, records, rng.uniform(0, 0.05))
+        told = json.dumps(settings(data, killed))
+        ended = interpreters.run_module("tests.slow_run", system, DELAY_S, told, *death)
+        assert ended.status == -signal.SIGKILL, ended.errors
+    output = run(system, data, killed, capsys)
 
     assert numbers(killed) == numbers(uninterrupted)
     assert f"{system}: build: 0 of {SESSIONS_IN_ALL} to do" in output

@@ -17,7 +17,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.worlds.observation_expert import expert_of_observations
 
-pytestmark = pytest.mark.dataset
+pytestmark = [pytest.mark.dataset, pytest.mark.usefixtures("plots_are_not_drawn")]
 
 
 def run(locomo_path: Path, output_dir: Path, **settings: Any) -> tuple[Any, str]:

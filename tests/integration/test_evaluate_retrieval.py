@@ -21,6 +21,8 @@ from tests.embedding_server import EmbeddingServer
 from tests.evaluation_samples import write_conversations
 from tests.model_server import ModelServer
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 TALK = {
     "sample_id": "talk-1",
     "conversation": {

@@ -20,6 +20,8 @@ from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import Quoting, maker, write_conversations
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 
 def run(folder: Path, **settings: Any) -> str:
     data = write_conversations(folder / "talks.json", 2)

@@ -1,7 +1,5 @@
 """The engine behind DSPy: threads, usage, saved programs, and the end of the interpreter."""
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +13,7 @@ from dspy.utils.exceptions import ContextWindowExceededError, LMUnsupportedFeatu
 from memory_program.models.factory import check_model, language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.usage import track_usage
+from tests.interpreters import Interpreters
 from tests.tiny_model import save_tiny_model
 
 QUESTIONS = [f"What did Nate and Joanna say about the garden on the {n}. of June?" for n in range(16)]
@@ -23,6 +22,14 @@ QUESTIONS = [f"What did Nate and Joanna say about the garden on the {n}. of June
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreters]:
+    with Interpreters(
+        ["memory_program.inference.engine"], tmp_path_factory.mktemp("printed")
+    ) as interpreters:
+        yield interpreters
 
 
 @pytest.fixture
@@ -163,25 +170,24 @@ def test_a_saved_program_loads_its_model_again(lm: dspy.LM, folder: Path, tmp_pa
         "time.sleep(0.3)",
     ],
 )
-def test_the_interpreter_ends_without_closing_the_engine(folder: Path, ending: str) -> None:
+def test_the_interpreter_ends_without_closing_the_engine(
+    interpreters: Interpreters, folder: Path, ending: str
+) -> None:
     program = (
-        "from memory_program.models.factory import language_model\n"
+        "import time\nfrom memory_program.models.factory import language_model\n"
         f"lm = language_model('local:{folder}', max_tokens=4)\nlm('Hello')\n"
-        f"print('done', flush=True)\n{ending}\n"
+        f"print(time.monotonic(), flush=True)\n{ending}\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "done\n"
-        ready = time.monotonic()
-        _, told = process.communicate(timeout=60)
-        assert process.returncode == 0, told
-        assert "Fatal Python error" not in told  # threads that are cut off may say so
-        assert time.monotonic() - ready < 30
+    done = interpreters.run(program)
+    ended = time.monotonic()
+    assert done.status == 0, done.errors
+    assert "Fatal Python error" not in done.errors  # threads that are cut off may say so
+    assert ended - float(done.output) < 30
 
 
-def test_calls_that_wait_while_the_main_thread_ends_are_finished(folder: Path) -> None:
+def test_calls_that_wait_while_the_main_thread_ends_are_finished(
+    interpreters: Interpreters, folder: Path
+) -> None:
     program = (
         "import threading\nfrom memory_program.models.factory import language_model\n"
         f"lm = language_model('local:{folder}', max_tokens=30)\n"
@@ -189,10 +195,8 @@ def test_calls_that_wait_while_the_main_thread_ends_are_finished(folder: Path) -
         "def ask(n): print(str(len(lm(f'Hello {n}'))) + chr(10), end='', flush=True)\n"
         "for n in range(3): threading.Thread(target=ask, args=(n,)).start()\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == "1\n1\n1\n"
+    done = interpreters.run(program)
+    assert (done.status, done.output) == (0, "1\n1\n1\n"), done.errors
 
 
 def test_threads_that_come_and_go_get_every_answer(lm: dspy.LM) -> None:

@@ -30,6 +30,8 @@ from tests.optimization_samples import (
     write_conversations,
 )
 
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
+
 TRIALS = {"simba": 2, "mipro": 5, "gepa": 3, "bootstrap": 2}
 CURES = {"reader": READER_CURE, "writer": WRITER_CURE}
 

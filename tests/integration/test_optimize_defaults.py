@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dspy
+import pytest
 from dspy.lm15 import Message, Request, Response, TextPart
 from dspy.lm15 import Usage as Tokens
 from rich.console import Console
@@ -24,6 +25,8 @@ from memory_program.worlds import sample_worlds
 from memory_program.worlds.oracle import Oracle
 from tests.optimization_samples import is_odd, run
 from tests.scripted_lm import fields
+
+pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
 
 
 class Careless:

@@ -3,30 +3,33 @@
 import json
 import random
 import signal
-import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from memory_program.configs.optimize_config import OptimizeConfig
-from tests.conftest import CHECKOUT
+from tests.interpreters import Ended, Interpreters
 from tests.model_server import ModelServer
 from tests.optimization_samples import Steerable, quick, run
 
 THREADS = 4
 
 
+@pytest.fixture(scope="module")
+def interpreters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreters]:
+    with Interpreters(["tests.slow_optimize"], tmp_path_factory.mktemp("printed")) as interpreters:
+        yield interpreters
+
+
 def killed(
-    config: OptimizeConfig, server: ModelServer, name: str, lines: int
-) -> subprocess.CompletedProcess[str]:
+    interpreters: Interpreters, config: OptimizeConfig, server: ModelServer, name: str, lines: int
+) -> Ended:
     """Run until this many replies are on disk, and a signal ends it."""
     journal = config.output_dir / "calls.jsonl"
     settings = json.dumps(config.model_dump(mode="json"))
-    arguments = [server.url, settings, name, str(journal), str(lines)]
-    command = [sys.executable, "-m", "tests.slow_optimize", *arguments]
-    return subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=240)
+    return interpreters.run_module("tests.slow_optimize", server.url, settings, name, journal, lines)
 
 
 def replies_on_disk(config: OptimizeConfig) -> int:
@@ -47,7 +50,7 @@ def finish(config: OptimizeConfig, server: ModelServer) -> dict[str, Any]:
 
 @pytest.mark.parametrize("optimizer", ["simba", "mipro"])
 def test_a_killed_and_interrupted_run_ends_like_an_undisturbed_one_and_pays_once(
-    optimizer: str, tmp_path: Path
+    optimizer: str, tmp_path: Path, interpreters: Interpreters
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")  # pytest shows it when the test fails
@@ -61,12 +64,14 @@ def test_a_killed_and_interrupted_run_ends_like_an_undisturbed_one_and_pays_once
 
     with ModelServer(reply=Steerable(["reader"], is_fickle=False), latency_s=0.01) as server:
         asked = server.traffic.requests
-        assert killed(config, server, "SIGKILL", rng.randrange(5, needed // 2)).returncode == -signal.SIGKILL
+        done = killed(interpreters, config, server, "SIGKILL", rng.randrange(5, needed // 2))
+        assert done.status == -signal.SIGKILL, done.errors
         kept, paid = replies_on_disk(config), asked.total()
         assert kept <= paid <= kept + THREADS  # at most those in flight are lost
-        done = killed(config, server, "SIGINT", rng.randrange(needed // 2 + THREADS, 3 * needed // 4))
-        assert done.returncode == 130, done.stderr
-        assert done.stderr.splitlines()[-1].startswith("interrupted: finished work is kept")
+        lines = rng.randrange(needed // 2 + THREADS, 3 * needed // 4)
+        done = killed(interpreters, config, server, "SIGINT", lines)
+        assert done.status == 130, done.errors
+        assert done.errors.splitlines()[-1].startswith("interrupted: finished work is kept")
         assert asked.total() - paid == replies_on_disk(config) - kept  # those in flight were waited for
         kept, paid = replies_on_disk(config), asked.total()
         assert kept < needed

@@ -71,6 +71,11 @@ def records(page: Path) -> list[Json]:
     return json.loads(gzip.decompress(base64.b64decode(packed)))
 
 
+def test_the_plots_of_a_run_are_pictures_beside_its_results(runs):
+    for plot in ("score_by_category.png", "tokens_against_score.png"):
+        assert (runs / "one" / plot).read_bytes().startswith(b"\x89PNG")
+
+
 class Markup(HTMLParser):
     """The ids of a page, and every address that it names."""
 

@@ -2,18 +2,21 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from memory_program.bank.store import BankStore
-from tests.conftest import CHECKOUT
+from tests.interpreters import Interpreters
+from tests.slow_run import run_slowly
 
+DELAY_S = 0.01
 SESSIONS = 22  # of the one conversation that seed 3 makes up
 
 
-def start(output_dir: Path, *death: object) -> subprocess.Popen[str]:
-    settings = {
+def settings(output_dir: Path) -> dict[str, Any]:
+    return {
         "dataset": "world",
         "worlds": 1,
         "seed": 3,
@@ -24,15 +27,13 @@ def start(output_dir: Path, *death: object) -> subprocess.Popen[str]:
         "writer_model": "openai/oracle",
         "reader_model": "openai/oracle",
     }
-    command = [sys.executable, "-m", "tests.slow_run", "oracle", "0.01", json.dumps(settings)]
-    command += [str(argument) for argument in death]
-    return subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def finish(process: subprocess.Popen[str], status: int = 0) -> str:
-    output, errors = process.communicate(timeout=240)
-    assert process.returncode == status, errors
-    return output
+def run_killed(interpreters: Interpreters, output_dir: Path, *death: object) -> None:
+    """Build in a process of its own, which kills itself."""
+    told = json.dumps(settings(output_dir))
+    ended = interpreters.run_module("tests.slow_run", "oracle", DELAY_S, told, *death)
+    assert ended.status == -signal.SIGKILL, ended.errors
 
 
 def records(output_dir: Path, journal: str) -> list[dict[str, object]]:
@@ -55,16 +56,20 @@ def bank(output_dir: Path) -> object:
         return space.bank.operations(), list(space.sessions), space.bank.core
 
 
-def test_a_build_in_two_phases_that_is_killed_asks_nothing_twice_and_ends_the_same(tmp_path: Path) -> None:
+def test_a_build_in_two_phases_that_is_killed_asks_nothing_twice_and_ends_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    uninterrupted = start(whole)
+    run_slowly("oracle", DELAY_S, settings(whole))
     proposals, builds = (killed / "memory" / f"{stage}.jsonl" for stage in ("proposals", "build"))
-    finish(start(killed, proposals, 4 * SESSIONS // 2, 0.01), -signal.SIGKILL)  # in the middle of phase one
-    assert len(records(killed, "proposals")) >= 4 * SESSIONS // 2
-    assert not builds.exists()
-    finish(start(killed, builds, 5, 0), -signal.SIGKILL)  # while sessions are settled
-    output = finish(start(killed))
-    finish(uninterrupted)
+    with Interpreters(["tests.slow_run"], tmp_path) as interpreters:
+        run_killed(interpreters, killed, proposals, 4 * SESSIONS // 2, 0.01)  # in the middle of phase one
+        assert len(records(killed, "proposals")) >= 4 * SESSIONS // 2
+        assert not builds.exists()
+        run_killed(interpreters, killed, builds, 5, 0)  # while sessions are settled
+    capsys.readouterr()
+    run_slowly("oracle", DELAY_S, settings(killed))  # in this process, which has the imports
+    output = capsys.readouterr().out
 
     assert f"memory: build: {SESSIONS} of {SESSIONS} to do" not in output
     assert bank(killed) == bank(whole)

@@ -1,3 +1,3 @@
 """The fixtures of the project's tests apply here, too."""
 
-from tests.conftest import _forget_dspy  # noqa: F401
+from tests.conftest import _copy_mlflow_tables, _forget_dspy  # noqa: F401
