@@ -224,8 +224,8 @@ def test_tool_use_bank_size_and_every_figure_are_drawn(opened, folder):
         assert grown == named
     titles = opened.page.locator("figcaption").all_inner_texts()
     assert titles == [
-        "F1 by category, with intervals",
-        "F1 against tokens per question",
+        "Official F1 by category, with intervals",
+        "Official F1 against tokens per question",
         "Bank size by session",
     ]
     for figure in opened.page.locator("figure svg").all():

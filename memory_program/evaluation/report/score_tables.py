@@ -218,11 +218,19 @@ _GROUPED_BY = {
 }
 
 
+def score_label(dataset: Json) -> str:
+    """Name the score of a dataset's benchmark."""
+    return SCORE_LABELS.get(dataset["benchmark"], TOKEN_F1_LABEL)
+
+
+def score_by_group_label(dataset: Json) -> str:
+    """Name the score of a dataset's benchmark and the groups of questions that it is given for."""
+    return f"{score_label(dataset)} by {_GROUPED_BY.get(dataset['benchmark'], 'type')}"
+
+
 def _f1_title(dataset: Json) -> str:
-    metric = SCORE_LABELS.get(dataset["benchmark"], TOKEN_F1_LABEL)
-    by = _GROUPED_BY.get(dataset["benchmark"], "type")
     cluster = "history" if dataset["benchmark"] == Benchmark.PERSONAMEM else "conversation"
-    return f"{dataset['name']}: {metric} by {by}, 95 % interval by {cluster}"
+    return f"{dataset['name']}: {score_by_group_label(dataset)}, 95 % interval by {cluster}"
 
 
 def _f1_scores(results: Json) -> dict[str, Json]:
