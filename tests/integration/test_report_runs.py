@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import html
 import io
 import json
 import re
@@ -176,6 +177,21 @@ def test_several_runs_share_a_page_and_are_compared_on_common_questions(runs):
     (within,) = (row for row in cells if row[:2] == ["one: memory", "one: extractive"])
     (pair,) = json.loads((runs / "one/results.json").read_text())["comparisons"]
     assert within[4] == f"{pair['low']:+.3f}..{pair['high']:+.3f}"
+
+
+def test_runs_with_different_questions_are_marked_as_not_comparable(runs, tmp_path):
+    for name, talk in (("first", "talk-1"), ("second", "talk-2")):
+        evaluated(tmp_path / name, runs / "talks.json", systems="extractive", conversations=talk)
+    reported(tmp_path / "first", tmp_path / "second", runs / "one", report_file=tmp_path / "page.html")
+    page = html.unescape((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert (
+        "The systems were asked different questions (first: extractive 7, second: extractive 7, one: memory "
+        "14, one: extractive 14; 0 are common to all), so their scores cannot be compared" in page
+    )
+    assert "No paired difference of first: extractive and second: extractive: they share no scored" in page
+    shutil.copytree(tmp_path / "first", tmp_path / "copy")
+    reported(tmp_path / "first", tmp_path / "copy", report_file=tmp_path / "page.html")
+    assert "different questions" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def judged(folder: Path, model: str, verdict: Verdict) -> None:

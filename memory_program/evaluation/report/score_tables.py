@@ -1,6 +1,7 @@
 """The results as tables: a short summary for the terminal, and every number for the report."""
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from textwrap import shorten
 
 from rich import box
@@ -176,7 +177,29 @@ def _reply_flaws(system: Json) -> list[str]:
 
 
 def incomparable_warnings(results: Json) -> list[str]:
-    """List the pairs of systems that are not compared by a rubric, and how they could be."""
+    """List why scores or verdicts of systems cannot be compared, and how they could be."""
+    return [*_different_questions(results), *_different_judges(results)]
+
+
+def _different_questions(results: Json) -> list[str]:
+    """Say how many questions each system was asked, and which pairs share none, unless all are the same."""
+    asked: Mapping[str, int] = results.get("asked", {})  # one run asks its systems the same questions
+    if all(count == results["asked_of_all"] for count in asked.values()):
+        return []
+    counts = ", ".join(f"{name} {count:,}" for name, count in asked.items())
+    lines = [
+        f"The systems were asked different questions ({counts}; {results['asked_of_all']:,} are common to "
+        "all), so their scores cannot be compared: use the paired differences, or report runs with the same "
+        "questions"
+    ]
+    paired = {(pair["a"], pair["b"]) for pair in results["comparisons"]}
+    unpaired = [f"{a} and {b}" for a, b in combinations(asked, 2) if (a, b) not in paired]
+    if unpaired:
+        lines.append(f"No paired difference of {'; '.join(unpaired)}: they share no scored question")
+    return lines
+
+
+def _different_judges(results: Json) -> list[str]:
     return [
         f"{pair['a']} and {pair['b']} are not compared by {' and '.join(pair['rubrics'])}: their verdicts "
         "are by different judges; --mode judge judges both with the same one"
