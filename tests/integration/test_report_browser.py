@@ -9,6 +9,7 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
+from memory_program.cli import main
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.evaluation_run import evaluate
 from tests.browser import Opened
@@ -21,7 +22,7 @@ HOSTILE_NAME = HOSTILE.replace("/", "")
 
 @pytest.fixture(scope="module")
 def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, one on the same data, one on its own, a page of all three, and a run with many questions."""
+    """A run, one on the same data, one on its own, a page of these, a long one, and a foreign system."""
     runs = tmp_path_factory.mktemp("runs")
     evaluated(runs / "one")
     evaluated(runs / "two", runs / "talks.json", systems="extractive")
@@ -34,6 +35,9 @@ def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folders = tuple(runs / name for name in ("one", "two", "hostile"))
     evaluate(EvaluateConfig(mode="report", runs=folders, mlflow=False))
     evaluated(runs / "long", write_conversations(runs / "many.json", 15, sessions=3), systems="extractive")
+    (runs / "mem0.jsonl").write_text('{"question_id": "talk-1:q0", "answer": "a walk"}')
+    files = ["--dataset", str(runs / "talks.json"), "--output-dir", str(runs / "foreign")]
+    assert main(["score", str(runs / "mem0.jsonl"), *files]) == 0
     return runs
 
 
@@ -207,6 +211,14 @@ def test_an_example_opens_its_question_as_often_as_it_is_clicked(opened):
         example.click()
         page.locator("#question h3:focus").wait_for(timeout=2000)
         page.evaluate("document.activeElement.blur()")
+
+
+@opening("foreign/report.html")
+def test_a_system_that_records_no_ranking_has_nothing_shown(opened):
+    open_question(opened.page, "dolphin")
+    section = opened.page.locator("section[data-system='mem0']").inner_text()
+    assert "Shown to the reader: not recorded" in section
+    assert "D1:1" not in section
 
 
 def test_tool_use_bank_size_and_every_figure_are_drawn(opened, folder):

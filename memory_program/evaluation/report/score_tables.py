@@ -20,6 +20,7 @@ _MAX_SCORE_COLUMNS = 7
 """A terminal of 120 columns has room for this many columns of scores with intervals."""
 
 _ERROR_TITLE = "Error breakdown by pipeline stage"
+_NO_STAGE = "not recorded"
 _ERROR_RATE_COLUMNS = ("false accept", "false reject", "unparsed", "failed")
 
 _RANKING_METRICS = (
@@ -62,10 +63,14 @@ def summary_tables(results: Json) -> list[Table]:
         e.split(" but ")[-1].removesuffix(" although shown").replace("have abstained", "abstain")
         for e in found
     ]
+    if any(_without_stage(system["diagnosis"]["all"]) for system in systems.values()):
+        short.append(_NO_STAGE)
     errors = _make_table(f"{_ERROR_TITLE} (share of wrong answers)", ["system"], ["wrong", *short])
     for name, system in systems.items():
         counts = system["diagnosis"]["all"]
         shares = [_share(counts["faults"].get(error, 0), counts["wrong"]) for error in found]
+        if _NO_STAGE in short:
+            shares.append(_share(_without_stage(counts), counts["wrong"]))
         errors.add_row(name, f"{counts['wrong']}/{counts['answers']}", *shares)
     return [*tables, errors]
 
@@ -443,7 +448,14 @@ def _error_breakdown_table(dataset: Json, systems: Mapping[str, Json]) -> Table:
         for error in (error for error in ErrorType if counts[0]["faults"].get(error)):
             shares = (_share(c["faults"].get(error, 0), c["wrong"]) for c in counts)
             table.add_row("", error.value, *shares)
+        if _without_stage(counts[0]):
+            table.add_row("", _NO_STAGE, *(_share(_without_stage(c), c["wrong"]) for c in counts))
     return table
+
+
+def _without_stage(counts: Json) -> int:
+    """Count the wrong answers whose stage is not known, since it is not recorded what was shown."""
+    return counts["wrong"] - sum(counts["faults"].values())
 
 
 def _interval_tables(

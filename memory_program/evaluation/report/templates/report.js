@@ -160,6 +160,10 @@ class View {
       ["Tokens", result.tokens === null ? null : result.tokens.toLocaleString("en")],
       ["Error type", result.fault],
     ]));
+    if (result.shown === null) {
+      section.append(make("p", { class: "quiet" }, "Shown to the reader: not recorded"));
+      return section;
+    }
     const bank = this.bank(name);
     if (this.question.evidence.length) section.append(this.evidence(result, bank));
     section.append(this.shown(result, bank));
