@@ -233,7 +233,7 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
                 f"{place}: question {question.question_id!r} has a line before; keep one of them"
             )
         ranked, talk = None, conversations[question.conversation_id]
-        shown = tuple(talk.turns)  # without a ranking nobody knows what was left out
+        shown: tuple[str, ...] = ()
         if line.ranking is not None:
             ranked = tuple(_ranked_item(entry, talk, place) for entry in line.ranking)
             shown = tuple(dict.fromkeys(turn for item in ranked for turn in _turns_of(item.sources, talk)))

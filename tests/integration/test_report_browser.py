@@ -9,10 +9,11 @@ from urllib.parse import unquote
 import pytest
 from playwright.sync_api import Browser, Locator, Page
 
+from memory_program.cli import main
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.evaluation_run import evaluate
 from tests.browser import Opened
-from tests.evaluation_samples import conversation
+from tests.evaluation_samples import conversation, write_conversations
 from tests.report_samples import LATEST, PROFILES, evaluated
 
 HOSTILE = "</script><script>alert(1)</script><img src=https://example.org/x.png onerror=alert(2)>"
@@ -21,7 +22,7 @@ HOSTILE_NAME = HOSTILE.replace("/", "")
 
 @pytest.fixture(scope="module")
 def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, and beside it another one on the same data and one on its own; and a page of all three."""
+    """A run, one on the same data, one on its own, a page of these, a long one, and a foreign system."""
     runs = tmp_path_factory.mktemp("runs")
     evaluated(runs / "one")
     evaluated(runs / "two", runs / "talks.json", systems="extractive")
@@ -33,6 +34,10 @@ def folder(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     evaluated(runs / "hostile", data)
     folders = tuple(runs / name for name in ("one", "two", "hostile"))
     evaluate(EvaluateConfig(mode="report", runs=folders, mlflow=False))
+    evaluated(runs / "long", write_conversations(runs / "many.json", 15, sessions=3), systems="extractive")
+    (runs / "mem0.jsonl").write_text('{"question_id": "talk-1:q0", "answer": "a walk"}')
+    files = ["--dataset", str(runs / "talks.json"), "--output-dir", str(runs / "foreign")]
+    assert main(["score", str(runs / "mem0.jsonl"), *files]) == 0
     return runs
 
 
@@ -166,6 +171,56 @@ def test_an_example_of_an_error_type_opens_its_question(opened, folder):
     assert unquote(opened.page.url).endswith(f"#question=0/{chosen.get_attribute('data-question')}")
 
 
+CHOSEN = """() => {
+  const button = document.querySelector("#list [aria-current=true]"), list = document.getElementById("list");
+  if (!button) return null;
+  const [item, box] = [button, list].map((element) => element.getBoundingClientRect());
+  return { id: button.dataset.question, isVisible: item.top >= box.top - 2 && item.bottom <= box.bottom + 2 };
+}"""
+
+
+@opening("long/report.html")
+def test_the_list_shows_the_question_that_a_key_or_an_address_opens(opened):
+    page = opened.page
+    page.locator("#list button").first.click()
+    for _ in range(21):
+        page.keyboard.press("j")
+    assert page.evaluate(CHOSEN) == {"id": "talk-4:q0", "isVisible": True}
+    page.locator("#list button").nth(99).click()  # the last one until "Show more"
+    page.keyboard.press("j")
+    assert page.evaluate(CHOSEN) == {"id": "talk-15:q2", "isVisible": True}
+    page.evaluate("location.hash = '#question=0/talk-15%3Aq5'")
+    page.locator("#list [aria-current=true][data-question='talk-15:q5']").wait_for()
+    assert page.evaluate(CHOSEN)["isVisible"]
+
+
+def test_an_example_is_in_the_list_whatever_the_filters_were(opened):
+    page = opened.page
+    field(page, "state").select_option("right")
+    example = page.locator(".examples dd a").first
+    example.click()
+    page.locator("#question h3", has_text=example.inner_text()).wait_for()
+    assert field(page, "state").input_value() == ""
+    assert page.evaluate(CHOSEN)["isVisible"]
+
+
+def test_an_example_opens_its_question_as_often_as_it_is_clicked(opened):
+    page = opened.page
+    example = page.locator(".examples dd a").first
+    for _ in range(2):
+        example.click()
+        page.locator("#question h3:focus").wait_for(timeout=2000)
+        page.evaluate("document.activeElement.blur()")
+
+
+@opening("foreign/report.html")
+def test_a_system_that_records_no_ranking_has_nothing_shown(opened):
+    open_question(opened.page, "dolphin")
+    section = opened.page.locator("section[data-system='mem0']").inner_text()
+    assert "Shown to the reader: not recorded" in section
+    assert "D1:1" not in section
+
+
 def test_tool_use_bank_size_and_every_figure_are_drawn(opened, folder):
     assert cells(opened.page, "Tool use of memory", "notes") == {
         "agent": "notes",
@@ -181,8 +236,8 @@ def test_tool_use_bank_size_and_every_figure_are_drawn(opened, folder):
         assert grown == named
     titles = opened.page.locator("figcaption").all_inner_texts()
     assert titles == [
-        "F1 by category, with intervals",
-        "F1 against tokens per question",
+        "Official F1 by category, with intervals",
+        "Official F1 against tokens per question",
         "Bank size by session",
     ]
     for figure in opened.page.locator("figure svg").all():

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import html
 import io
 import json
 import re
@@ -183,6 +184,17 @@ def test_several_runs_share_a_page_and_are_compared_on_common_questions(runs):
     assert within[4] == f"{pair['low']:+.3f}..{pair['high']:+.3f}"
 
 
+def test_runs_with_different_questions_are_marked_as_not_comparable(runs, tmp_path):
+    evaluated(tmp_path / "first", runs / "talks.json", systems="extractive", conversations="talk-1")
+    reported(tmp_path / "first", runs / "two", runs / "one", report_file=tmp_path / "page.html")
+    page = html.unescape((tmp_path / "page.html").read_text(encoding="utf-8"))
+    assert (
+        "The systems were asked different questions (first: extractive 7, two: extractive 7, one: memory "
+        "14, one: extractive 14; 0 are common to all), so their scores cannot be compared" in page
+    )
+    assert "No paired difference of first: extractive and two: extractive: they share no scored" in page
+
+
 def judged(folder: Path, model: str, verdict: Verdict) -> None:
     """Judge a run, without a model, always alike."""
     config = load_run_config(folder, EvaluateConfig(mode="report", mlflow=False)).model_copy(
@@ -217,6 +229,7 @@ def test_runs_with_the_same_name_are_shown_by_their_paths(runs, tmp_path):
     reported(runs / "two", tmp_path / "two", report_file=tmp_path / "page.html")
     (board,) = records(tmp_path / "page.html")
     assert board["systems"] == [f"{path.as_posix()}: extractive" for path in (runs / "two", tmp_path / "two")]
+    assert "different questions" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_conversations_beyond_the_size_budget_are_abridged(runs, tmp_path):

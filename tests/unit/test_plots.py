@@ -112,15 +112,32 @@ def drawn(count: int = 2, **changes: Any) -> list[tuple[str, str]]:
 
 def test_plots_without_data_are_left_out():
     assert [title for title, _ in drawn()] == [
-        "F1 by category, with intervals",
-        "F1 against tokens per question",
+        "Official F1 by category, with intervals",
+        "Official F1 against tokens per question",
     ]
     assert [title for title, _ in drawn(cost_usd=0.2, growth=GROWTH)] == [
-        "F1 by category, with intervals",
-        "F1 against tokens per question",
-        "F1 against cost",
+        "Official F1 by category, with intervals",
+        "Official F1 against tokens per question",
+        "Official F1 against cost",
         "Bank size by session",
     ]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "titles"),
+    [
+        ("personamem", ["Share of right choices by type, with intervals", "Share of right choices against"]),
+        ("beam", ["Nugget score by ability, with intervals", "Nugget score against"]),
+        ("longmemeval", ["LoCoMo's token F1 by type, with intervals", "LoCoMo's token F1 against"]),
+    ],
+)
+def test_titles_of_figures_name_the_score_of_the_benchmark(benchmark, titles):
+    found = results(memory=0.5)
+    found["dataset"]["benchmark"] = benchmark
+    found["systems"]["memory"] |= {"cost_usd": 0.2, "growth": []}
+    by_group, against = titles
+    shown = [title for title, _ in svg_figures(found)]
+    assert shown == [by_group, f"{against} tokens per question", f"{against} cost"]
 
 
 def test_dollar_signs_in_svg_names_are_not_formulas():
@@ -139,7 +156,7 @@ def test_each_system_has_a_colour_variable_of_the_page(count):
 
 def test_labels_are_text_and_there_are_no_external_links():
     svgs = dict(drawn(growth=GROWTH))
-    root = ElementTree.fromstring(svgs["F1 by category, with intervals"])
+    root = ElementTree.fromstring(svgs["Official F1 by category, with intervals"])
     texts = {element.text for element in root.iter("{http://www.w3.org/2000/svg}text")}
     assert {"system 0", "system 1", "multi-hop", "abstention"} <= texts
     links = [value for svg in svgs.values() for value in re.findall(r"(?:href|src)=\"([^\"]*)\"", svg)]

@@ -1,6 +1,9 @@
 """``memory-program score``: answers and rankings of other systems, in the tables of an evaluation."""
 
+import base64
+import gzip
 import json
+import re
 
 import pytest
 
@@ -68,6 +71,22 @@ def test_rankings_without_answers_have_recall_and_no_score(tmp_path):
     assert found["locomo_f1"]["all"]["value"] is None
     assert found["diagnosis"]["all"]["wrong"] == 0
     assert found["unscored"] == 0  # there is no answer that a judge could score
+
+
+def test_nothing_is_said_of_the_memories_shown_by_a_system_that_records_none(tmp_path):
+    lines = [{"question_id": q.question_id, "answer": "nonsense"} for q in QUESTIONS[1:]]
+    _, out = score(tmp_path, [{"question_id": QUESTIONS[0].question_id, "error": "timeout"}, *lines])
+    found = json.loads((out / "results.json").read_text())["systems"]["mem0"]["diagnosis"]["all"]
+    known = [error for error, count in found["faults"].items() if count]
+    assert known == ["should have abstained"]  # which the gold answer alone tells
+    assert found["wrong"] > sum(found["faults"].values())
+    page = (out / "report.html").read_text()
+    assert '<th scope="row">not recorded</th>' in page
+    (packed,) = re.findall(r'id="records">([^<]*)<', page)
+    (board,) = json.loads(gzip.decompress(base64.b64decode(packed)))
+    results = [question["results"][0] for question in board["questions"]]
+    assert {result["shown"] for result in results} == {None}
+    assert results[0]["state"] == "failed"
 
 
 def test_a_ranking_of_sessions_has_no_recall_of_turns(tmp_path):

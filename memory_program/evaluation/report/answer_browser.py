@@ -143,7 +143,10 @@ def _system_results(
         question = item.question
         answer = item.record.answer if item.record is not None else None
         state = _answer_state(item)
-        reached = kept[question.conversation_id].shown_turns(answer) if answer is not None else set[str]()
+        reached = kept[question.conversation_id].shown_turns(answer) if answer is not None else None
+        shown = None  # not recorded
+        if answer is not None and reached is not None:
+            shown = id_lists.setdefault(answer.shown, len(id_lists))
         first_ranks: dict[str, int] = {}  # of each turn, the rank of the first item that cites it
         for rank, ranked in enumerate((answer.ranked if answer is not None else None) or (), start=1):
             for turn_id in ranked.sources:
@@ -162,7 +165,7 @@ def _system_results(
             "fault": diagnosis.error_type.value if diagnosis is not None else None,
             "lost": list(diagnosis.lost_turns) if diagnosis is not None else [],
             "ranks": [first_ranks.get(turn_id) for turn_id in question.evidence],
-            "reached": [turn_id in reached for turn_id in question.evidence],
-            "shown": id_lists.setdefault(answer.shown if answer is not None else (), len(id_lists)),
+            "reached": [turn_id in (reached or ()) for turn_id in question.evidence],
+            "shown": shown,
         }
     return results

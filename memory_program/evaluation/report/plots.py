@@ -14,9 +14,9 @@ from matplotlib.ticker import MaxNLocator, StrMethodFormatter, SymmetricalLogLoc
 
 from memory_program.core.json_files import Json
 from memory_program.evaluation.report.score_tables import (
-    SCORE_LABELS,
-    TOKEN_F1_LABEL,
+    score_by_group_label,
     score_groups,
+    score_label,
     short_heading,
 )
 
@@ -65,12 +65,13 @@ def write_plots(folder: Path, results: Json) -> list[Path]:
 def svg_figures(results: Json) -> list[tuple[str, Markup]]:
     """Draw every plot that the results have data for as (title, SVG), in the colours of the page."""
     systems: Json = results["systems"]
+    score, by_group = score_label(results["dataset"]), score_by_group_label(results["dataset"])
     figures = {
-        "F1 by category, with intervals": plot_score_by_category,
-        "F1 against tokens per question": plot_score_vs_tokens,
+        f"{by_group}, with intervals": plot_score_by_category,
+        f"{score} against tokens per question": plot_score_vs_tokens,
     }
     if any(system["cost_usd"] for system in systems.values()):
-        figures["F1 against cost"] = plot_score_vs_cost
+        figures[f"{score} against cost"] = plot_score_vs_cost
     if any(system["growth"] for system in systems.values()):
         figures["Bank size by session"] = plot_bank_growth
     page_colours = {**_COLOURS, _INK: "var(--ink)", "#000000": "var(--ink)", _PAPER: "var(--paper)"}
@@ -102,7 +103,9 @@ def svg_figures(results: Json) -> list[tuple[str, Markup]]:
             svg = file.getvalue()
             svg = svg[svg.index("<svg") :]
             svg = re.sub(r'<g id="[^"]*"', "<g", svg)  # each figure counts from 1; a page has each id once
-            svgs.append((title, Markup(re.sub(r'style="[^"]*"', use_page_colours, svg))))
+            svgs.append(
+                (title[0].upper() + title[1:], Markup(re.sub(r'style="[^"]*"', use_page_colours, svg)))
+            )
     return svgs
 
 
@@ -126,7 +129,7 @@ def plot_score_by_category(results: Json) -> Figure:
             label=name,
         )
     axes.set_xticks(range(len(groups)), list(map(short_heading, groups)))
-    axes.set_ylabel(f"{_score_label(results)} (abstention: accuracy)")
+    axes.set_ylabel(f"{score_label(results['dataset'])} (abstention: accuracy)")
     axes.set_ylim(0, 1)
     axes.set_title(_title(results))
     axes.legend()
@@ -181,7 +184,7 @@ def _plot_score_vs(
         axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear_below, subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_xlabel(label)
-    axes.set_ylabel(_score_label(results))
+    axes.set_ylabel(score_label(results["dataset"]))
     axes.margins(0.15)
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.set_title(_title(results))
@@ -201,10 +204,6 @@ def _error_bar(score: Json) -> tuple[float, float]:
     if score["low"] is None:
         return 0.0, 0.0
     return max(score["value"] - score["low"], 0.0), max(score["high"] - score["value"], 0.0)
-
-
-def _score_label(results: Json) -> str:
-    return SCORE_LABELS.get(results["dataset"]["benchmark"], TOKEN_F1_LABEL)
 
 
 def _title(results: Json) -> str:

@@ -114,6 +114,7 @@ class _DatasetReport:
             for run, prefix in zip(runs, _prefixes(runs), strict=True)
             for pair in run.results["comparisons"]
         }
+        asked = [{item.question.question_id for item in system.scored} for system in self.systems.values()]
         self.results: Json = {
             "dataset": {**first["dataset"], "questions": len(self.questions)},
             "systems": summaries,
@@ -123,6 +124,8 @@ class _DatasetReport:
                 for pair in differences["comparisons"]
             ],
             "not_compared": differences["not_compared"],
+            "asked": dict(zip(self.systems, map(len, asked), strict=True)),
+            "asked_of_all": len(set.intersection(*asked)),
         }
 
     def template_context(self, browsed: BrowserData) -> Json:

@@ -1,6 +1,7 @@
 """The results as tables: a short summary for the terminal, and every number for the report."""
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from textwrap import shorten
 
 from rich import box
@@ -19,6 +20,7 @@ _MAX_SCORE_COLUMNS = 7
 """A terminal of 120 columns has room for this many columns of scores with intervals."""
 
 _ERROR_TITLE = "Error breakdown by pipeline stage"
+_NO_STAGE = "not recorded"
 _ERROR_RATE_COLUMNS = ("false accept", "false reject", "unparsed", "failed")
 
 _RANKING_METRICS = (
@@ -61,10 +63,14 @@ def summary_tables(results: Json) -> list[Table]:
         e.split(" but ")[-1].removesuffix(" although shown").replace("have abstained", "abstain")
         for e in found
     ]
+    if any(_without_stage(system["diagnosis"]["all"]) for system in systems.values()):
+        short.append(_NO_STAGE)
     errors = _make_table(f"{_ERROR_TITLE} (share of wrong answers)", ["system"], ["wrong", *short])
     for name, system in systems.items():
         counts = system["diagnosis"]["all"]
         shares = [_share(counts["faults"].get(error, 0), counts["wrong"]) for error in found]
+        if _NO_STAGE in short:
+            shares.append(_share(_without_stage(counts), counts["wrong"]))
         errors.add_row(name, f"{counts['wrong']}/{counts['answers']}", *shares)
     return [*tables, errors]
 
@@ -176,7 +182,29 @@ def _reply_flaws(system: Json) -> list[str]:
 
 
 def incomparable_warnings(results: Json) -> list[str]:
-    """List the pairs of systems that are not compared by a rubric, and how they could be."""
+    """List why scores or verdicts of systems cannot be compared, and how they could be."""
+    return [*_different_questions(results), *_different_judges(results)]
+
+
+def _different_questions(results: Json) -> list[str]:
+    """Say how many questions each system was asked, and which pairs share none, unless all are the same."""
+    asked: Mapping[str, int] = results.get("asked", {})  # one run asks its systems the same questions
+    if all(count == results["asked_of_all"] for count in asked.values()):
+        return []
+    counts = ", ".join(f"{name} {count:,}" for name, count in asked.items())
+    lines = [
+        f"The systems were asked different questions ({counts}; {results['asked_of_all']:,} are common to "
+        "all), so their scores cannot be compared: use the paired differences, or report runs with the same "
+        "questions"
+    ]
+    paired = {(pair["a"], pair["b"]) for pair in results["comparisons"]}
+    unpaired = [f"{a} and {b}" for a, b in combinations(asked, 2) if (a, b) not in paired]
+    if unpaired:
+        lines.append(f"No paired difference of {'; '.join(unpaired)}: they share no scored question")
+    return lines
+
+
+def _different_judges(results: Json) -> list[str]:
     return [
         f"{pair['a']} and {pair['b']} are not compared by {' and '.join(pair['rubrics'])}: their verdicts "
         "are by different judges; --mode judge judges both with the same one"
@@ -218,11 +246,19 @@ _GROUPED_BY = {
 }
 
 
+def score_label(dataset: Json) -> str:
+    """Name the score of a dataset's benchmark."""
+    return SCORE_LABELS.get(dataset["benchmark"], TOKEN_F1_LABEL)
+
+
+def score_by_group_label(dataset: Json) -> str:
+    """Name the score of a dataset's benchmark and the groups of questions that it is given for."""
+    return f"{score_label(dataset)} by {_GROUPED_BY.get(dataset['benchmark'], 'type')}"
+
+
 def _f1_title(dataset: Json) -> str:
-    metric = SCORE_LABELS.get(dataset["benchmark"], TOKEN_F1_LABEL)
-    by = _GROUPED_BY.get(dataset["benchmark"], "type")
     cluster = "history" if dataset["benchmark"] == Benchmark.PERSONAMEM else "conversation"
-    return f"{dataset['name']}: {metric} by {by}, 95 % interval by {cluster}"
+    return f"{dataset['name']}: {score_by_group_label(dataset)}, 95 % interval by {cluster}"
 
 
 def _f1_scores(results: Json) -> dict[str, Json]:
@@ -412,7 +448,14 @@ def _error_breakdown_table(dataset: Json, systems: Mapping[str, Json]) -> Table:
         for error in (error for error in ErrorType if counts[0]["faults"].get(error)):
             shares = (_share(c["faults"].get(error, 0), c["wrong"]) for c in counts)
             table.add_row("", error.value, *shares)
+        if _without_stage(counts[0]):
+            table.add_row("", _NO_STAGE, *(_share(_without_stage(c), c["wrong"]) for c in counts))
     return table
+
+
+def _without_stage(counts: Json) -> int:
+    """Count the wrong answers whose stage is not known, since it is not recorded what was shown."""
+    return counts["wrong"] - sum(counts["faults"].values())
 
 
 def _interval_tables(

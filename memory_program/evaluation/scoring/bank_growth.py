@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 
 from locomo.types import Conversation
@@ -42,7 +43,7 @@ def system_retained_turns(
 ) -> RetainedTurns:
     """Return the turns of a conversation that a system kept for its reader."""
     if "answers_file" in identity.settings:  # a system from elsewhere
-        return collect_retained_turns(None, conversation.turns)
+        return replace(collect_retained_turns(None, conversation.turns), is_foreign=True)
     name = SystemName(identity.name)
     shows_turns = identity.settings["archive"] if name.has_model_writer else name is not SystemName.NO_MEMORY
     return collect_retained_turns(

@@ -12,6 +12,8 @@ A question needs all of its evidence turns. Each is followed from the conversati
 - *Shown.* Carried by a memory or a turn that the reader was shown.
 
 The profile (core block) cites no turns: evidence that is only there counts as never stored.
+
+An answer from elsewhere without a ranking does not tell what its reader was shown, so no stage is known.
 """
 
 from collections import Counter
@@ -68,12 +70,13 @@ class RetainedTurns:
 
     ``turns_by_memory`` has the turns that each memory carries, superseded memories included;
     ``live_memory_ids`` the memories of the last version; ``verbatim_turns`` the turns that may be shown
-    verbatim.
+    verbatim. If ``is_foreign``, the system is from elsewhere, and only a ranking tells what it showed.
     """
 
     turns_by_memory: Mapping[str, frozenset[str]]
     live_memory_ids: frozenset[str]
     verbatim_turns: frozenset[str]
+    is_foreign: bool = False
 
     def stored_turns(self) -> frozenset[str]:
         """Return all turns that were ever stored."""
@@ -85,8 +88,10 @@ class RetainedTurns:
             *(self.turns_by_memory[memory_id] for memory_id in self.live_memory_ids)
         )
 
-    def shown_turns(self, answer: Answer) -> set[str]:
-        """Return all turns that the reader was shown, verbatim or in a memory."""
+    def shown_turns(self, answer: Answer) -> set[str] | None:
+        """Return all turns that the reader was shown, verbatim or in a memory; None if it is not recorded."""
+        if self.is_foreign and answer.ranked is None:
+            return None
         sources = {item.item_id: item.sources for item in answer.ranked or ()}
         shown: set[str] = set()
         for item_id in answer.shown:
@@ -134,7 +139,7 @@ def is_wrong(item: ScoredQuestion) -> bool:
 
 
 def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTurns) -> Diagnosis | None:
-    """Find the error type of a wrong answer; None if it is right or missing."""
+    """Find the error type of a wrong answer; None if it is right or missing, or the stage is not known."""
     if not is_wrong(item) or item.record is None:
         return None
     if not item.is_answerable:
@@ -142,10 +147,13 @@ def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTur
     if _is_gold_suspect(item, conversation):
         return Diagnosis(ErrorType.GOLD_SUSPECT)
     answer, evidence = item.record.answer, item.question.evidence
+    shown = kept.shown_turns(answer)
+    if shown is None:
+        return None
     steps = (
         (ErrorType.NEVER_STORED, kept.stored_turns()),
-        (ErrorType.SUPERSEDED, kept.live_turns() | kept.shown_turns(answer)),
-        (ErrorType.NOT_RETRIEVED, kept.shown_turns(answer)),
+        (ErrorType.SUPERSEDED, kept.live_turns() | shown),
+        (ErrorType.NOT_RETRIEVED, shown),
     )
     for fault, reached in steps:
         lost = tuple(turn_id for turn_id in evidence if turn_id not in reached)
@@ -161,20 +169,21 @@ def summarize_diagnoses(
 
     Returns:
         For ``all`` and for each category that has answers: ``answers``, ``wrong``, and ``faults``, the number
-        of wrong answers of each error type.
+        of wrong answers of each error type. A wrong answer whose stage is not known has none.
     """
-    answers = Counter[str]()
+    answers, wrong = Counter[str](), Counter[str]()
     faults: dict[str, Counter[str]] = {"all": Counter()}
     for item, diagnosis in zip(scored, diagnoses, strict=True):
         if item.locomo_f1 is None:
             continue
         for group in ("all", item.question.category.label):
             answers[group] += 1
+            wrong[group] += is_wrong(item)
             faults.setdefault(group, Counter()).update([diagnosis.error_type.value] if diagnosis else [])
     return {
         group: {
             "answers": answers[group],
-            "wrong": counts.total(),
+            "wrong": wrong[group],
             "faults": {fault.value: counts[fault.value] for fault in ErrorType},
         }
         for group, counts in faults.items()

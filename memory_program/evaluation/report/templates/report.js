@@ -160,6 +160,10 @@ class View {
       ["Tokens", result.tokens === null ? null : result.tokens.toLocaleString("en")],
       ["Error type", result.fault],
     ]));
+    if (result.shown === null) {
+      section.append(make("p", { class: "quiet" }, "Shown to the reader: not recorded"));
+      return section;
+    }
     const bank = this.bank(name);
     if (this.question.evidence.length) section.append(this.evidence(result, bank));
     section.append(this.shown(result, bank));
@@ -229,6 +233,7 @@ class Browser {
     at("more").addEventListener("click", () => { this.limit += PAGE; this.list(); });
     at("questions").addEventListener("keydown", (event) => this.key(event)); // nowhere else: WCAG 2.1.4
     window.addEventListener("hashchange", () => this.follow());
+    document.addEventListener("click", (event) => this.reopen(event));
     this.fill();
     this.follow();
   }
@@ -262,7 +267,7 @@ class Browser {
     this.options("fault", distinct(faults));
     this.options("category", distinct(questions.map((question) => question.category)));
     this.options("conversation", distinct(questions.map((question) => question.conversation)));
-    this.inputs.words.value = "";
+    this.inputs.state.value = this.inputs.words.value = "";
     this.refresh();
   }
 
@@ -311,20 +316,47 @@ class Browser {
 
   open(question) {
     this.chosen = question;
-    this.mark();
+    const place = this.found().indexOf(question);
+    if (place < this.limit) {
+      this.mark();
+    } else {
+      this.limit = PAGE * Math.ceil((place + 1) / PAGE);
+      this.list();
+    }
+    this.scroll();
     at("question").replaceChildren(...new View(this.board, question).render());
     const address = `#question=${this.boards.indexOf(this.board)}/${encodeURIComponent(question.id)}`;
     history.replaceState(null, "", address);
     at("question").querySelector("h3").focus();
   }
 
-  follow() {
-    const match = /^#question=(\d+)\/(.+)$/.exec(location.hash);
-    const board = match && this.boards[match[1]];
+  scroll() { // scrollIntoView would move the page too
+    const list = at("list"), button = list.querySelector("[aria-current]");
+    if (!button) return;
+    const [item, box] = [button, list].map((element) => element.getBoundingClientRect());
+    list.scrollTop += Math.min(item.top - box.top, 0) + Math.max(item.bottom - box.bottom, 0);
+  }
+
+  named(address) {
+    const match = /^#question=(\d+)\/(.+)$/.exec(address);
     const id = match && decoded(match[2]);
-    const question = board?.questions.find((candidate) => candidate.id === id);
-    if (!question || question === this.chosen) return; // the event may come after the question is open
-    this.inputs.board.value = match[1];
+    const question = match && this.boards[match[1]]?.questions.find((candidate) => candidate.id === id);
+    return question ? { board: match[1], question } : null;
+  }
+
+  follow() {
+    const target = this.named(location.hash);
+    if (target && target.question !== this.chosen) this.go(target); // the event may come after it is open
+  }
+
+  reopen(event) { // a link to the page's own address is no change of it, so there is no event to follow
+    if (event.ctrlKey || event.metaKey || event.shiftKey) return;
+    const target = this.named(event.target.closest("a")?.hash);
+    if (target && target.question === this.chosen) this.go(target);
+  }
+
+  go({ board, question }) {
+    this.inputs.board.value = board;
     this.fill();
     this.open(question);
   }
