@@ -40,6 +40,7 @@ from memory_program.rl.training_data import (
     read_expert_lengths,
     sft_conversation_key,
 )
+from memory_program.rl.training_run import train
 from memory_program.sft.trajectories import record_trajectories
 from tests.competent_model import chat_format
 from tests.evaluation_samples import write_conversations
@@ -183,6 +184,30 @@ def test_sessions_without_questions_are_an_error(tmp_path):
     assert trained(source, sessions=3)
     with pytest.raises(ConfigError, match="sessions=2 leaves no question in the train split"):
         trained(source, sessions=2)
+
+
+@pytest.mark.parametrize(
+    ("split", "change", "answerable_only", "complaint"),
+    [
+        ("train", {"evidence": []}, False, "the train split has no question with evidence"),
+        ("val", {"evidence": []}, False, "the val split has no question with evidence"),
+        ("val", {"category": 5, "answer": None}, True, "answerable_only=True leaves no question in the val"),
+        ("test", None, False, "the test split has no questions"),
+    ],
+)
+def test_a_training_needs_questions_in_each_split(tmp_path, split, change, answerable_only, complaint):
+    talks = json.loads(write_conversations(tmp_path / "talks.json", 5).read_text(encoding="utf-8"))
+    for one in {"train": talks[:3], "val": talks[3:4], "test": talks[4:]}[split]:
+        one["qa"] = [] if change is None else [{**question, **change} for question in one["qa"]]
+    (tmp_path / "few.json").write_text(json.dumps(talks), encoding="utf-8")
+    data = DataSettings(dataset=str(tmp_path / "few.json"))
+    assert trained(data), "other commands need no questions"
+    config = TrainConfig(
+        source=data, answerable_only=answerable_only, output_dir=tmp_path / "run", mlflow=False
+    )
+    with pytest.raises(ConfigError, match=complaint):
+        train(config)
+    assert not (tmp_path / "run").exists(), "no model was loaded"
 
 
 def test_generated_conversations_for_sft_are_others_than_those_for_rl():
