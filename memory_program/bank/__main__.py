@@ -133,9 +133,14 @@ def forget_bank(db: Db, namespace: Namespace) -> None:
     python -m memory_program.forget.
     """
     deleted = forget_namespace(_check_no_password(db), namespace)
-    if not deleted.was_known:
+    if deleted.was_known:
+        _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
+    elif deleted.had_bytes_left:
+        _print_line(
+            f"nothing of {namespace} is in the database, and the bytes that an earlier try left are cleared"
+        )
+    else:
         raise _unknown_namespace(namespace)
-    _print_line(f"{namespace} is forgotten: {sum(deleted.rows.values())} rows")
     if deleted.left:
         _print_line(deleted.left)
 

@@ -23,7 +23,7 @@ from memory_program.bank.db_schema import (
     TURNS,
     VECTORS,
 )
-from memory_program.bank.rows import keep_deleted_revision, read_revision
+from memory_program.bank.rows import keep_deleted_revision, read_revision, record_rewrite
 
 _SETTINGS = re.compile(r"[0-9a-f]{12}/(?=.)")
 _CAPTIONS = frozenset({"caption", "image_query"})
@@ -37,11 +37,13 @@ _ERASED = (NAMESPACES, OPERATIONS, SESSIONS, SNAPSHOTS, VECTORS, TURNS, REQUESTS
 class DeletedRows:
     """The number of deleted rows by table; all zero if the namespace was not in the database.
 
-    ``left`` says what is left to somebody else; it is empty if no byte is.
+    ``left`` says what is left to somebody else; it is empty if no byte is. ``had_bytes_left`` is True if an
+    earlier erasure, of any namespace, had deleted its rows and left their bytes in the files.
     """
 
     rows: dict[str, int]
     left: str = ""
+    had_bytes_left: bool = False
 
     @property
     def was_known(self) -> bool:
@@ -104,10 +106,16 @@ def forget_namespace(
                 table.name: connection.execute(delete(table).where(_in_namespace(table, namespace))).rowcount
                 for table in _ERASED
             }
-        deleted = DeletedRows(found)
+            was_owed = record_rewrite(connection, is_owed=False)
+            if was_owed or any(found.values()):
+                record_rewrite(connection, is_owed=True)
+        deleted = DeletedRows(found, had_bytes_left=was_owed)
         if on_deleted is not None:
             on_deleted(deleted)
         left = database.vacuum([table.name for table in NAMESPACES.metadata.tables.values()])
+        if was_owed or deleted.was_known:
+            with database.writing() as connection:
+                record_rewrite(connection, is_owed=False)
         return replace(deleted, left=left)
     finally:
         database.close()

@@ -37,6 +37,7 @@ def read_namespaces(connection: Connection) -> list[str]:
 
 
 _DELETED_REVISION = "deleted_revision"  # the largest of a namespace that was deleted
+_REWRITE_OWED = "rewrite_owed"  # while bytes of deleted rows may be in the files; it names no namespace
 
 
 def read_revision(connection: Connection, namespace: str) -> int:
@@ -192,6 +193,14 @@ def keep_deleted_revision(connection: Connection, revision: int) -> None:
 
 def _read_last_deleted_revision(connection: Connection) -> int:
     return int(connection.scalar(select(META.c.value).where(META.c.key == _DELETED_REVISION)) or 0)
+
+
+def record_rewrite(connection: Connection, *, is_owed: bool) -> bool:
+    """Record if bytes of deleted rows may be in the files, and return what was recorded before."""
+    was_owed = connection.execute(delete(META).where(META.c.key == _REWRITE_OWED)).rowcount > 0
+    if is_owed:
+        connection.execute(insert(META), {"key": _REWRITE_OWED, "value": "1"})
+    return was_owed
 
 
 def increment_revision(connection: Connection, namespace: str) -> int | None:

@@ -8,9 +8,11 @@ import dspy
 import orjson
 
 from memory_program.configs.groups import MACHINE_SETTINGS
-from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance
+from memory_program.evaluation.scoring.score_signature import optimization_datasets
+from memory_program.models.model_names import model_program
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_selection import compare_with_baseline, val_interval
@@ -34,11 +36,14 @@ def run_results(
         stages: the results of the stages.
         calls: the calls of the run.
     """
+    programs = [config.program]
+    if config.target is not Target.JUDGE:  # the prompts may be those of models that were trained
+        programs += [model_program(model) for model in (config.writer, config.model)]
     return {
         "optimizer": config.optimizer.value,
         "target": config.target.value,
         "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, "dataset", "program"}),
-        "dataset": subject.dataset,
+        **optimization_datasets(subject.dataset, programs),
         "models": {"task": config.model, "prompts": config.proposer, "judge": config.judge},
         **provenance(),
         "program": fingerprint_prompts(read_prompts(subject.program)),

@@ -138,7 +138,8 @@ def group_answers(
     rewards = [score + format_weight * (one.answer.outcome is Outcome.OK) for one, score in scored]
     advantages = group_advantages(rewards, scale_rewards=scale_rewards)
     if advantages is None:
-        return EpisodeGroups((), {READER_AGENT: rewards}, 1)
+        is_lost = len(scored) < 2
+        return EpisodeGroups((), {READER_AGENT: rewards}, int(not is_lost), int(is_lost))
     samples = tuple(
         AgentSample(one.number, one.calls, reward, 1.0, advantage)
         for (one, _), reward, advantage in zip(scored, rewards, advantages, strict=True)
@@ -192,7 +193,8 @@ def answer_metrics(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGr
 
     ``score`` is their mean score, ``abstained`` the share of abstentions, ``valid`` that of readable answers.
     ``lost`` counts answers without a score, ``unusable`` those that could not be read, ``groups`` those with
-    advantages, and ``zero_variance_groups`` those dropped because all rewards are equal.
+    advantages, ``zero_variance_groups`` those dropped because all rewards are equal, and ``lost_groups``
+    those with fewer than two scores.
     """
     outcomes = Counter(one.answer.outcome for one in rollouts)
     read = [one.answer.text for one in rollouts if one.answer.outcome is Outcome.OK]
@@ -202,6 +204,7 @@ def answer_metrics(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGr
         "unusable": sum(outcomes[outcome] for outcome in UNREADABLE_OUTCOMES),
         "groups": sum(len(of_question.groups) for of_question in groups),
         "zero_variance_groups": sum(of_question.zero_variance_groups for of_question in groups),
+        "lost_groups": sum(of_question.lost_groups for of_question in groups),
         "valid": len(read) / len(rollouts) if rollouts else 0.0,
         "abstained": fmean(is_abstention(text) for text in read) if read else 0.0,
         **reply_metrics([call.response for one in rollouts for call in one.calls]),
@@ -265,10 +268,12 @@ class AnswerPhase:
                     group_size=size,
                     threads=settings.concurrency,
                 )
-            lost = [one.answer.message for one in sampled if one.answer.outcome is Outcome.ERROR]
-            if not number and len(lost) == len(sampled):  # a refill is often one episode, which may be lost
-                first = lost[0] if lost else "the writer failed on every session"
-                raise ModelError(f"no question could be answered; the first failure: {first}")
+            # a refill is often one episode, which may be lost
+            if not number and all(one.score is None for one in sampled):
+                lost = [one.answer.message for one in sampled if one.answer.outcome is Outcome.ERROR]
+                cause = "the judge gave no verdict" if sampled else "the writer failed on every session"
+                first = lost[0] if lost else cause
+                raise ModelError(f"no answer of step {step + 1} has a score; the first failure: {first}")
             group = partial(
                 group_answers, format_weight=rewards.format_weight, scale_rewards=rewards.scale_rewards
             )

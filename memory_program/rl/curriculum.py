@@ -51,7 +51,7 @@ def sample_with_refills(
         the number of other episodes that were sampled.
     """
     used, found = 0, list(sample(episodes, 0))
-    wanted = sum(len(one.groups) + one.zero_variance_groups for one in found)
+    wanted = sum(len(one.groups) + one.zero_variance_groups + one.lost_groups for one in found)
     per_episode = wanted / max(1, len(episodes))
     for number in range(1, rounds + 1):
         missing = wanted - sum(len(one.groups) for one in found)

@@ -24,6 +24,7 @@ from dspy.teleprompt import Teleprompter
 
 from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
+from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.trainer_groups import (
@@ -274,11 +275,14 @@ class _RolloutPhase:
             lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
             # a refill is often one episode, and its session may be too long
             if not number and len(lost) == len(rollouts):
-                raise ModelError(
-                    f"every rollout failed; the first failure: {lost[0].where}: {lost[0].message}"
-                )
+                raise ModelError(f"every rollout failed; the first failure: {lost[0]}")
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
+            if not number and all(one.score is None for one in scored):
+                answers = [answer for one in scored for answer in one.answers]
+                failures = [*map(str, lost), *(a.message for a in answers if a.outcome is not Outcome.OK)]
+                first = failures[0] if failures else "the judge gave no verdict"
+                raise ModelError(f"no rollout of step {step + 1} has a score; the first failure: {first}")
             credit = partial(
                 group_by_agent,
                 agents=self._agents,

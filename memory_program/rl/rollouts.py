@@ -300,11 +300,15 @@ class AgentGroup:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeGroups:
-    """The groups of an episode, all rewards by agent, and the count of groups dropped for equal rewards."""
+    """The groups of an episode, all rewards by agent, and the counts of dropped groups.
+
+    ``zero_variance_groups`` have equal rewards, ``lost_groups`` fewer than two rollouts with a score.
+    """
 
     groups: tuple[AgentGroup, ...]
     rewards: Mapping[str, list[float]]
     zero_variance_groups: int
+    lost_groups: int = 0
 
 
 def group_by_agent(
@@ -355,7 +359,8 @@ def group_by_agent(
                 for (g, _), part, advantage in zip(scored, weighted, advantages, strict=True)
             )
             groups.append(AgentGroup(scored[0][0].rollout.episode.episode_id, agent, samples))
-    return EpisodeGroups(tuple(groups), rewards, len(agents) - len(groups))
+    dropped, is_lost = len(agents) - len(groups), len(scored) < 2
+    return EpisodeGroups(tuple(groups), rewards, 0 if is_lost else dropped, dropped if is_lost else 0)
 
 
 def training_items(

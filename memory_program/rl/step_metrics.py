@@ -87,8 +87,9 @@ def rollout_metrics(graded: Sequence[ScoredRollout], episode_groups: Sequence[Ep
     one agent. ``reward_std`` is the mean standard deviation within a group, ``advantage_std`` that of all
     advantages. ``copied_words`` is the mean length of the longest run of words that an agent's memories share
     with their session. ``valid`` is the share of agents' work without an error. ``lost`` counts rollouts
-    without a score, ``unusable`` the replies that could not be used, ``groups`` those with advantages, and
-    ``zero_variance_groups`` those dropped because all rewards are equal.
+    without a score, ``unusable`` the replies that could not be used, ``groups`` those with advantages,
+    ``zero_variance_groups`` those dropped because all rewards are equal, and ``lost_groups`` those with fewer
+    than two scores.
     """
     responses = [call.response for g in graded for call in g.rollout.calls]
     copied = [count for g in graded for count in copied_words(g.rollout)]
@@ -99,6 +100,7 @@ def rollout_metrics(graded: Sequence[ScoredRollout], episode_groups: Sequence[Ep
         "unusable": sum(len(g.rollout.unusable_replies) for g in graded),
         "groups": sum(len(of_episode.groups) for of_episode in episode_groups),
         "zero_variance_groups": sum(of_episode.zero_variance_groups for of_episode in episode_groups),
+        "lost_groups": sum(of_episode.lost_groups for of_episode in episode_groups),
         "valid": fmean(of_agent.is_valid for of_agent in stats) if stats else 0.0,
         "written_tokens": fmean(of_agent.tokens for of_agent in stats) if stats else 0.0,
         "length_penalty": fmean(of_agent.length_penalty for of_agent in stats) if stats else 0.0,

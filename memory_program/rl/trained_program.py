@@ -14,8 +14,9 @@ from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file, write_json
-from memory_program.evaluation.scoring.score_signature import read_optimization_data
+from memory_program.evaluation.scoring.score_signature import optimization_datasets, read_optimization_data
 from memory_program.evaluation.stages.system_runner import load_program
+from memory_program.models.model_names import model_program
 from memory_program.rl.training_data import TrainingSplits
 
 PROGRAM_FILE = "program.json"
@@ -49,23 +50,25 @@ def make_program(config: TrainConfig) -> tuple[MemoryProgram, list[str]]:
 
 
 def leave_out_seen(config: TrainConfig, splits: TrainingSplits) -> tuple[TrainingSplits, list[str]]:
-    """Leave out of the test split what the prompts of ``--program`` were optimised on, and say so in a line.
+    """Leave out of the test split what the prompts of the start were optimised on, and say so in a line.
+
+    The start is ``--program``, and the programs beside the weights of its models.
 
     Raises:
         ConfigError: nothing is left.
     """
-    data = read_optimization_data(config.program) if config.program is not None else None
-    if data is None or data.sha256 != splits.dataset.sha256:
-        return splits, []
-    test = tuple(c for c in splits.test if c.conversation_id not in data.conversations)
-    if not test:
+    read = [read_optimization_data(path, splits.dataset.sha256) for path in _start_programs(config)]
+    seen = {conversation for data in read if data is not None for conversation in data.conversations}
+    test = tuple(c for c in splits.test if c.conversation_id not in seen)
+    if splits.test and not test:
+        programs = ", ".join(repr(str(path)) for path in _start_programs(config))
         raise ConfigError(
-            f"program={str(config.program)!r} was optimised on all {len(splits.test)} test conversations, so "
-            "that nothing is left to compare on: optimise on fewer, or train on another dataset"
+            f"the prompts in {programs} were optimised on all {len(splits.test)} test conversations, so that "
+            "nothing is left to compare on: optimise on fewer, or train on another dataset"
         )
-    seen = len(splits.test) - len(test)
-    line = f"test: {len(test)} conversations, without {seen} that the prompts were optimised on"
-    return replace(splits, test=test), [line] if seen else []
+    left_out = len(splits.test) - len(test)
+    line = f"test: {len(test)} conversations, without {left_out} that the prompts were optimised on"
+    return replace(splits, test=test), [line] if left_out else []
 
 
 def save_trained_program(
@@ -79,17 +82,21 @@ def save_trained_program(
     program.save(str(path))
     state = read_json_file(path)
     given: Json = read_json_file(config.program) if config.program is not None else {}
-    optimization: Json = dict(given.get("metadata", {}).get("optimization", {}))
+    optimization: Json = given.get("metadata", {}).get("optimization", {})
     known = {conversation.conversation_id for conversation in splits.dataset.conversations}
     used = {
         name: [c.conversation_id for c in split if c.conversation_id in known]
         for name, split in (("train", splits.train), ("val", splits.val))
     }
-    if any(used.values()):  # generated conversations are in no dataset
-        before: Json = optimization.get("dataset", {})
-        same = before if before.get("sha256") == splits.dataset.sha256 else {}
-        dataset = {name: sorted({*ids, *same.get(name, [])}) for name, ids in used.items()}
-        optimization["dataset"] = {"name": splits.dataset.name, "sha256": splits.dataset.sha256, **dataset}
-    if optimization:
-        state["metadata"]["optimization"] = optimization
+    # generated conversations are in no dataset
+    own: Json = {"name": splits.dataset.name, "sha256": splits.dataset.sha256, **used}
+    datasets = optimization_datasets(own if any(used.values()) else None, _start_programs(config))
+    if optimization or datasets:
+        state["metadata"]["optimization"] = {**optimization, **datasets}
         write_json(path, state)
+
+
+def _start_programs(config: TrainConfig) -> list[Path]:
+    """List the saved programs that a training begins with: the given one, and those beside its models."""
+    paths = (config.program, model_program(config.writer), model_program(config.reader))
+    return list(dict.fromkeys(path for path in paths if path is not None))

@@ -125,7 +125,7 @@ def load_training_splits(
         worlds = {world.conversation.conversation_id: world for world in (*train, *val)}
         train_C, val_C = (reduce([world.conversation for world in split]) for split in (train, val))
         train_C, test_C = _select_part(train_C, part, num_train), _shorten(dataset.conversations, part)
-        return _check_examples(TrainingSplits(dataset, train_C, val_C, test_C, worlds), part)
+        return _check_sessions(TrainingSplits(dataset, train_C, val_C, test_C, worlds), part)
     splits = split_conversations(dataset)
     if not splits.test:
         raise ConfigError(
@@ -144,7 +144,7 @@ def load_training_splits(
     chosen = {"train": sft + rl, "sft": sft, "rl": rl}[part.split]
     train_C = _select_part(reduce(chosen), part, num_train)
     val_C, test_C = _take_enough(reduce(val_C), num_val), _shorten(splits.test, part)
-    return _check_examples(TrainingSplits(dataset, train_C, val_C, test_C), part)
+    return _check_sessions(TrainingSplits(dataset, train_C, val_C, test_C), part)
 
 
 def load_synthesis_conversations(
@@ -173,6 +173,43 @@ def load_synthesis_conversations(
     sft, rl = _halves(dataset.conversations)
     chosen = {"train": sft + rl, "sft": sft, "rl": rl}[part.split]
     return _select_part(_shorten(chosen, part), part, num_train)
+
+
+def check_examples(splits: TrainingSplits, part: TrainingPart, *, answerable_only: bool = False) -> None:
+    """Check that each split of a training has questions: to train on, to validate on, and to test on.
+
+    Args:
+        splits: of ``load_training_splits``.
+        part: the part of them that is used.
+        answerable_only: as of ``load_training_splits``.
+
+    Raises:
+        ConfigError: a split has none.
+    """
+    has_questions = {
+        "train": count_examples(splits.train),
+        "val": count_examples(splits.val),
+        "test": any(conversation.questions for conversation in splits.test),
+    }
+    name = next((name for name, has_some in has_questions.items() if not has_some), None)
+    if name is None:
+        return
+    if part.sessions is not None:
+        reason = (
+            f"sessions={part.sessions} leaves no question in the {name} split: none has all its evidence in "
+            "those sessions; use more of them"
+        )
+    elif name == "test":
+        reason = "the test split has no questions: add questions about its conversations"
+    elif answerable_only:
+        reason = (
+            f"answerable_only=True leaves no question in the {name} split: none has an answer and evidence; "
+            "add such questions, or leave --answerable-only out"
+        )
+    else:
+        reason = f"the {name} split has no question with evidence: add questions that name their evidence"
+    ids = ", ".join(repr(conversation.conversation_id) for conversation in getattr(splits, name))
+    raise ConfigError(f"{reason} (its conversations: {ids:.200})")
 
 
 def sft_conversation_key(conversation_id: str, first_session: Json) -> str:
@@ -250,13 +287,9 @@ def _select_part(
     return tuple(chosen) if is_named else _take_enough(chosen, num_train)
 
 
-def _check_examples(splits: TrainingSplits, part: TrainingPart) -> TrainingSplits:
-    for name in ("train", "val", "test"):
-        if part.sessions is not None and not count_examples(getattr(splits, name)):
-            raise ConfigError(
-                f"sessions={part.sessions} leaves no question in the {name} split: none has all its evidence "
-                "in those sessions; use more of them"
-            )
+def _check_sessions(splits: TrainingSplits, part: TrainingPart) -> TrainingSplits:
+    if part.sessions is not None:  # commands other than a training need no questions
+        check_examples(splits, part)
     return splits
 
 

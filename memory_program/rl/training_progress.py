@@ -41,6 +41,7 @@ class TrainingProgress:
 def format_step(entry: LogEntry, steps: int) -> str:
     """Format a step in one line: scores, update, seconds by phase, tokens per second sampled and trained."""
     groups = int(entry["groups"])
+    dropped = int(entry["zero_variance_groups"]) + int(entry.get("lost_groups", 0))
     if "grad_norm" in entry or "entropy" in entry:
         # kl and entropy are not measured in every step
         formats = {"kl": ".4f", "entropy": ".3f", "grad_norm": ".2f"}
@@ -60,7 +61,7 @@ def format_step(entry: LogEntry, steps: int) -> str:
         *(f"{name} {entry[name]:.3f}" for name in ("reward", "score") if name in entry),
         f"valid {entry['valid']:.0%}".replace("%", " %"),
         f"tokens {entry['completion_tokens']:.0f}",
-        f"groups {groups} of {groups + int(entry['zero_variance_groups'])}",
+        f"groups {groups} of {groups + dropped}",
         f"lost {entry['lost']:.0f}",
         f"unusable {entry['unusable']:.0f}",
         *update,
@@ -103,4 +104,6 @@ def format_groups(episode_groups: Sequence[EpisodeGroups]) -> list[str]:
                     f"{' '.join(reply.split()):.200}"
                 )
         lines.append(f"groups dropped because all rewards are equal: {of_episode.zero_variance_groups}")
+        if of_episode.lost_groups:
+            lines.append(f"groups lost because calls failed: {of_episode.lost_groups}")
     return lines

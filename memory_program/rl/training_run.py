@@ -34,6 +34,7 @@ from memory_program.rl.trained_program import (
 )
 from memory_program.rl.training_data import (
     TrainingSplits,
+    check_examples,
     check_not_taught,
     count_examples,
     inherit_sft_conversations,
@@ -186,6 +187,7 @@ def _load_splits_and_program(
         answerable_only=config.answerable_only,
     )
     splits, lines = leave_out_seen(config, splits)
+    check_examples(splits, config.part, answerable_only=config.answerable_only)
     check_not_taught(config.model, splits.train)
     trajectories = config.grpo.rewards.expert_trajectories
     if trajectories is not None:

@@ -12,11 +12,9 @@ from typing import Any
 import dspy
 from dspy.lm15 import Request, Response
 
-from locomo.prompt_markers import escape_prompt_markers
 from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, WriteAll
-from memory_program.agents.writer import format_session_date
 from memory_program.bank.dates.resolve import find_dates
 from memory_program.bank.memory import MemoryKind
 from memory_program.core.errors import ConfigError, OracleError
@@ -28,6 +26,7 @@ from memory_program.worlds.rendered_prompts import (
     parse_input_fields,
     parse_stored_memories,
     render_reply,
+    session_fields,
 )
 
 NOTED_KINDS = (MemoryKind.EPISODIC, MemoryKind.SEMANTIC)
@@ -86,7 +85,7 @@ class _ObservationEngine:
 
     def __init__(self, conversations: Sequence[Conversation]) -> None:
         self._sessions = {
-            (format_session_date(session), escape_prompt_markers(session.transcript)): session
+            session_fields(session): session
             for conversation in conversations
             for session in conversation.sessions
         }

@@ -25,7 +25,6 @@ from memory_program.agents.signatures import (
     Consolidate,
     WriteAll,
 )
-from memory_program.agents.writer import format_session_date
 from memory_program.core.errors import OracleError
 from memory_program.worlds import KINDS, Action, Fact, GoldOperation, Kind, World
 from memory_program.worlds.rendered_prompts import (
@@ -35,6 +34,7 @@ from memory_program.worlds.rendered_prompts import (
     parse_input_fields,
     parse_stored_memories,
     render_reply,
+    session_fields,
 )
 
 _DAY = r"\[(?P<day>\d{1,2} \w+ \d{4})\]"
@@ -76,8 +76,7 @@ class Oracle:
         self._questions: dict[str, list[tuple[World, Question]]] = {}
         for world in worlds:
             for session in world.conversation.sessions:
-                told = (format_session_date(session), escape_prompt_markers(session.transcript))
-                self._sessions[told] = (world, session)
+                self._sessions[session_fields(session)] = (world, session)
             for question in world.conversation.questions:
                 self._questions.setdefault(question.text, []).append((world, question))
 

@@ -7,6 +7,8 @@ from functools import cache
 import dspy
 from dspy.lm15 import Message, Request, Response, TextPart, Usage
 
+from locomo.prompt_markers import escape_prompt_markers
+from locomo.types import Session
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.model_prompts import read_model_prompts, saved_signature
@@ -17,6 +19,7 @@ from memory_program.agents.signatures import (
     Consolidate,
     WriteAll,
 )
+from memory_program.agents.writer import format_session_date
 from memory_program.bank.budget import count_tokens
 from memory_program.core.errors import OracleError
 from memory_program.models.model_names import POCKET
@@ -95,6 +98,12 @@ def parse_input_fields(user: str) -> dict[str, str]:
     *_, reminder = _FORMAT_REMINDER.finditer(user)
     parts = _FIELD.split(user[: reminder.start()])
     return {name: text.strip() for name, text in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def session_fields(session: Session) -> tuple[str, str]:
+    """Return the date and the text of a session as ``parse_input_fields`` finds them in a writer's prompt."""
+    # the fields of a prompt are stripped; a last turn without a text ends in a space
+    return format_session_date(session), escape_prompt_markers(session.transcript).strip()
 
 
 def render_reply(system: str, signature: type[dspy.Signature], **outputs: object) -> str:

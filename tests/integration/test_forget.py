@@ -245,6 +245,24 @@ def test_the_bank_command_reports_what_it_erased(tmp_path: Path, capsys):
     assert "is not in the database" in capsys.readouterr().err
 
 
+def test_a_repeated_bank_command_says_that_it_cleared_the_bytes(tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr("memory_program.bank.forgetting._BUSY_TIMEOUT_S", 0.1)
+    url = f"sqlite:///{tmp_path / 'bank.sqlite'}"
+    remember(url, "alice", SECRET, count=3)
+    command = ["forget", "--db", url, "--namespace", "alice"]
+    with BankStore(url) as store, closing(store.database._engine.raw_connection()) as reader:
+        reader.cursor().execute("BEGIN")
+        reader.cursor().execute("SELECT count(*) FROM memory_operations").fetchone()
+        assert bank_command(command) == 1
+        reader.cursor().execute("ROLLBACK")
+    assert "run the same command again" in capsys.readouterr().err
+    assert bank_command(command) == 0
+    assert "nothing of alice is in the database, and the bytes" in capsys.readouterr().out
+    assert SECRET.encode() not in bytes_of("sqlite", url, tmp_path)
+    assert bank_command(command) == 2
+    assert "is not in the database" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("wrap", [str, json.dumps, html.escape, lambda t: json.dumps(json.dumps({"a": t}))])
 def test_a_copy_is_recognized_under_any_escaping(wrap):
     told = 'He said "never\ttell" to Zoë & <Ann> \\ the others'

@@ -232,6 +232,13 @@ def test_a_training_goes_on_when_every_rollout_of_a_refill_fails(folder, tmp_pat
     assert entry["lost"] == 2 * entry["refilled_episodes"]
 
 
+def test_a_step_without_any_score_ends_the_training(folder, tmp_path):
+    judged = grpo(tmp_path, group_size=2)
+    judged.metric = lambda question, answer: None
+    with pytest.raises(ModelError, match="no rollout of step 1 has a score"):
+        judged.dry_run(student(folder), trainset=TRAIN)
+
+
 def test_the_folder_of_another_training_is_refused(folder, trained):
     out, _ = trained
     with pytest.raises(ConfigError, match=r"holds a training with group_size=8: give the same settings"):

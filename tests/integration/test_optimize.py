@@ -12,9 +12,10 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RunInUseError
-from memory_program.core.json_files import Json
+from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.scoring.score_signature import read_optimization_data
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
@@ -132,6 +133,23 @@ def test_the_saved_file_lists_data_models_and_settings_and_no_key(
     assert (
         "|split:val|max_sessions:2|examples:questions|model:openai/task|temperature:0|prompts:" in signature
     )
+
+
+def test_a_program_that_is_optimised_further_still_tells_its_earlier_data(tmp_path: Path) -> None:
+    program = tmp_path / "program.json"
+    make_system("memory", SystemSettings(writer_mode="generalist")).save(str(program))
+    state = read_json_file(program)
+    state["metadata"]["optimization"] = {"dataset": {"sha256": "earlier", "train": ["a"], "val": ["b"]}}
+    write_json(program, state)
+    config = quick(tmp_path, optimizer="bootstrap", trials=1, program=program)
+    with ModelServer(reply=Steerable(["reader"])) as server:
+        results, _ = run(config, server)
+    own = results["dataset"]
+    assert (own["train"], own["val"]) == ([f"codes-{n}" for n in range(1, 5)], ["codes-5", "codes-6"])
+    for sha256, conversations in (("earlier", ("a", "b")), (own["sha256"], (*own["train"], *own["val"]))):
+        data = read_optimization_data(config.output_file, sha256)
+        assert data is not None
+        assert data.conversations == conversations
 
 
 def test_one_folder_is_for_one_process(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.sft_config import FineTuneConfig, TrajectoriesConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import read_log
-from memory_program.core.errors import ConfigError
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.grpo import MemoryGRPO
@@ -107,6 +107,13 @@ def test_a_readers_training_goes_on_when_every_answer_of_a_refill_fails(half_tau
     (step,) = (entry for entry in read_log(tmp_path) if entry["kind"] == "step")
     assert step["refilled_episodes"] >= 1
     assert step["lost"] == 2 * 2 * step["refilled_episodes"]
+
+
+def test_a_readers_step_without_any_score_ends_the_training(half_taught_reader, tmp_path):
+    judged = grpo(tmp_path)
+    judged.metric = lambda question, answer: None
+    with pytest.raises(ModelError, match="no answer of step 1 has a score"):
+        judged.dry_run(reader_student(half_taught_reader), trainset=TRAIN)
 
 
 def test_the_folder_of_a_writers_training_is_refused(half_taught_reader, tmp_path):

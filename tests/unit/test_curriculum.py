@@ -115,12 +115,13 @@ def test_spare_episodes_are_the_others_of_the_window_in_a_fixed_order(rolling_in
     assert [e.episode_id for e in again.spare_episodes(5)] == spares
 
 
-def outcome(groups: int) -> EpisodeGroups:
+def outcome(groups: int, *, is_lost: bool = False) -> EpisodeGroups:
     """The result of an episode with four agents, of which some have a spread."""
     found = tuple(AgentGroup("e", str(n), ()) for n in range(groups))
-    return EpisodeGroups(found, {}, 4 - groups)
+    return EpisodeGroups(found, {}, 0 if is_lost else 4 - groups, 4 - groups if is_lost else 0)
 
 
+@pytest.mark.parametrize("is_lost", [False, True])
 @pytest.mark.parametrize(
     ("spreads", "rounds", "asked"),
     [
@@ -132,14 +133,17 @@ def outcome(groups: int) -> EpisodeGroups:
         ([[0, 0]], 0, [2]),
     ],
 )
-def test_groups_without_spread_are_refilled_up_to_a_limit(rolling_in, spreads, rounds, asked):
+def test_groups_without_spread_are_refilled_up_to_a_limit(rolling_in, spreads, rounds, asked, is_lost):
     of = curriculum(rolling_in, examples_per_step=2, refresh_every=3)
     episodes, spares = of.episodes(0), of.spare_episodes(0)
     calls: list[tuple[list[str], int]] = []
 
     def sample(chosen, number):
         calls.append(([e.episode_id for e in chosen], number))
-        return [outcome(groups) for groups in spreads[min(number, len(spreads) - 1)][: len(chosen)]]
+        return [
+            outcome(groups, is_lost=is_lost)
+            for groups in spreads[min(number, len(spreads) - 1)][: len(chosen)]
+        ]
 
     used = sample_with_refills(episodes, spares, rounds, sample)
     assert [len(names) for names, _ in calls] == asked

@@ -24,7 +24,7 @@ from memory_program.sft.sft_commands import collect_trajectories
 from memory_program.sft.trajectories import read_trajectories
 from tests.competent_model import chat_format
 from tests.evaluation_samples import write_conversations
-from tests.locomo_samples import sample, write
+from tests.locomo_samples import sample, turn, write
 from tests.scripted_lm import ScriptedLM
 
 NOTES = {
@@ -133,6 +133,14 @@ def test_the_expert_records_events_and_facts(tmp_path):
     }
     assert calls(lines[1]) == {"episodic": [], "semantic": []}
     assert all(call["is_valid"] for line in lines for call in line["calls"])
+
+
+def test_a_session_that_ends_with_an_empty_turn_is_recorded(tmp_path):
+    talks = [sample(name, observation=NOTES) for name in "abc"]
+    for talk in talks:
+        talk["conversation"]["session_1"].append(turn("Ana", "D1:3", ""))
+    lines = recorded(write(tmp_path / "n.json", talks), tmp_path / "out")
+    assert [len(of_agent) for of_agent in calls(lines[0]).values()] == [2, 1]
 
 
 def test_a_generalist_is_told_the_kinds(tmp_path):

@@ -1,6 +1,7 @@
 """The oracle replies what can be known from the prompt, and its score is the ceiling of the program."""
 
 import json
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -254,6 +255,16 @@ def test_a_question_about_the_wrong_speaker_has_no_answer():
 def test_consolidation_is_left_to_the_rule():
     reply = Oracle(worlds()).reply(*render_prompt(Consolidate, tokens_to_save=1, memories="A. [m1]"))
     assert json.loads(reply.splitlines()[1]) == {"tool_calls": []}
+
+
+def test_a_session_that_ends_with_an_empty_turn_is_known():
+    world = worlds()[0]
+    first, *others = world.conversation.sessions
+    longer = replace(first, turns=(*first.turns, replace(first.turns[-1], turn_id="D1:999", text="")))
+    changed = replace(world, conversation=replace(world.conversation, sessions=(longer, *others)))
+    program = MemoryProgram(MemoryWriter("generalist"))
+    program.set_lm(oracle_lm([changed]))
+    assert not program.remember(MemorySpace("x"), longer).failures
 
 
 def test_prompts_and_worlds_that_it_does_not_know_are_errors():

@@ -353,6 +353,12 @@ def test_groups_of_equal_rewards_are_dropped_and_counted():
     assert grouping.zero_variance_groups == 3
 
 
+def test_groups_with_fewer_than_two_scores_are_lost():
+    for scores in ([None, None], [0.5, None]):
+        grouping = grouped([graded(score) for score in scores], "dense")
+        assert (grouping.groups, grouping.zero_variance_groups, grouping.lost_groups) == ((), 0, len(AGENTS))
+
+
 def test_training_items_hold_the_sampled_tokens():
     tapped = sampling_program(program(Seeded()), 1.0, 64)
     both = [

@@ -34,14 +34,14 @@ def test_calls_are_counted_by_tool_and_unknown_names_together():
         ),
         ScoredRollout(rolled("manage_memory", "forget_all", accepted=1), (), None),
     ]
-    metrics = rollout_metrics(graded, [EpisodeGroups((), {"episodic": [0.0, 0.5], "core": []}, 1)])
+    metrics = rollout_metrics(graded, [EpisodeGroups((), {"episodic": [0.0, 0.5], "core": []}, 1, 2)])
     tools = {name: value for name, value in metrics.items() if name.startswith("tools/")}
     assert tools == {"tools/manage_memory": 2, "tools/unknown": 2, "tools/refused": 2}
     assert (metrics["rollouts"], metrics["lost"], metrics["valid"]) == (2, 1, 0.5)
     assert (metrics["score"], metrics["reward"], metrics["reward/episodic"]) == (0.5, 0.25, 0.25)
     assert "reward/core" not in metrics
     assert (metrics["bank/efficiency"], metrics["bank/memories"], metrics["bank/tokens"]) == (1.0, 0, 0)
-    assert (metrics["groups"], metrics["zero_variance_groups"]) == (0, 1)
+    assert (metrics["groups"], metrics["zero_variance_groups"], metrics["lost_groups"]) == (0, 1, 2)
 
 
 def test_a_step_without_an_update_has_no_samples():

@@ -9,16 +9,27 @@ import pytest
 from locomo.locomo import read_dataset
 from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
+from memory_program.agents.systems import make_system
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.record_json import session_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.cli import run_train
-from memory_program.configs.groups import DataSettings, TrainingPart
+from memory_program.configs.groups import DataSettings, SystemSettings, TrainingPart
 from memory_program.configs.sft_config import SynthesizeConfig, TrajectoriesConfig
+from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.json_files import read_json_file, write_json
+from memory_program.evaluation.datasets import load_dataset
+from memory_program.evaluation.scoring.score_signature import read_optimization_data
 from memory_program.rl.episodes import Episode
+from memory_program.rl.trained_program import (
+    PROGRAM_FILE,
+    leave_out_seen,
+    make_base_program,
+    save_trained_program,
+)
 from memory_program.rl.training_data import (
     SFT_CONVERSATIONS_FILE,
     check_not_taught,
@@ -29,6 +40,7 @@ from memory_program.rl.training_data import (
     read_expert_lengths,
     sft_conversation_key,
 )
+from memory_program.rl.training_run import train
 from memory_program.sft.trajectories import record_trajectories
 from tests.competent_model import chat_format
 from tests.evaluation_samples import write_conversations
@@ -117,6 +129,52 @@ def test_unanswerable_questions_can_be_left_out_of_all_but_the_test_split(source
     assert asked(splits.test, answerable=False) == asked(whole.test, answerable=False) != set()
 
 
+def save_program(path: Path, **optimization: object) -> Path:
+    system = make_system("memory", SystemSettings())
+    path.parent.mkdir(exist_ok=True)
+    system.save(str(path))
+    state = read_json_file(path)
+    state["metadata"] |= {"optimization": optimization}
+    write_json(path, state)
+    return path
+
+
+def test_a_trained_model_still_tells_the_data_of_the_model_and_the_prompts_it_began_with(source, tmp_path):
+    other = DataSettings(dataset=str(write_conversations(tmp_path / "other.json", 8, sessions=2)))
+    first, second = tmp_path / "first" / PROGRAM_FILE, tmp_path / "second" / PROGRAM_FILE
+    prompts = save_program(tmp_path / "prompts.json", dataset={"sha256": "p", "train": ["a"], "val": ["b"]})
+    for path, config in (
+        (first, TrainConfig(source=source, program=prompts)),
+        (second, TrainConfig(source=other, model=f"local:{first.parent}")),
+    ):
+        path.parent.mkdir()
+        program = make_base_program(config)
+        save_trained_program(program, path, config, load_training_splits(config.source, 0, 600))
+    seen = [
+        read_optimization_data(second, sha256)
+        for sha256 in ("p", load_dataset(source, 0).sha256, load_dataset(other, 0).sha256)
+    ]
+    assert [data and data.conversations for data in seen] == [
+        ("a", "b"),
+        tuple(f"talk-{number}" for number in range(1, 8)),
+        tuple(f"talk-{number}" for number in range(1, 6)),
+    ]
+
+
+def test_conversations_that_the_prompts_beside_a_model_were_optimised_on_are_not_tested(source, tmp_path):
+    splits = load_training_splits(source, 0, 600)
+    seen = {"sha256": splits.dataset.sha256, "train": ["talk-9"], "val": ["talk-1"]}
+    other = {"sha256": "another file", "train": ["talk-10"], "val": ["talk-10"]}
+    path = save_program(tmp_path / "model" / PROGRAM_FILE, dataset=other, earlier_datasets=[seen])
+    config = TrainConfig(source=source, model=f"local:{path.parent}")
+    left, lines = leave_out_seen(config, splits)
+    assert [conversation.conversation_id for conversation in left.test] == ["talk-10"]
+    assert lines == ["test: 1 conversations, without 1 that the prompts were optimised on"]
+    save_program(path, dataset={**seen, "train": ["talk-9", "talk-10"]})
+    with pytest.raises(ConfigError, match=r"the prompts in '.*program.json' were optimised on all 2 test"):
+        leave_out_seen(config, splits)
+
+
 def test_sessions_without_questions_are_an_error(tmp_path):
     talks = json.loads(write_conversations(tmp_path / "talks.json", 5).read_text(encoding="utf-8"))
     for one in talks:
@@ -126,6 +184,30 @@ def test_sessions_without_questions_are_an_error(tmp_path):
     assert trained(source, sessions=3)
     with pytest.raises(ConfigError, match="sessions=2 leaves no question in the train split"):
         trained(source, sessions=2)
+
+
+@pytest.mark.parametrize(
+    ("split", "change", "answerable_only", "complaint"),
+    [
+        ("train", {"evidence": []}, False, "the train split has no question with evidence"),
+        ("val", {"evidence": []}, False, "the val split has no question with evidence"),
+        ("val", {"category": 5, "answer": None}, True, "answerable_only=True leaves no question in the val"),
+        ("test", None, False, "the test split has no questions"),
+    ],
+)
+def test_a_training_needs_questions_in_each_split(tmp_path, split, change, answerable_only, complaint):
+    talks = json.loads(write_conversations(tmp_path / "talks.json", 5).read_text(encoding="utf-8"))
+    for one in {"train": talks[:3], "val": talks[3:4], "test": talks[4:]}[split]:
+        one["qa"] = [] if change is None else [{**question, **change} for question in one["qa"]]
+    (tmp_path / "few.json").write_text(json.dumps(talks), encoding="utf-8")
+    data = DataSettings(dataset=str(tmp_path / "few.json"))
+    assert trained(data), "other commands need no questions"
+    config = TrainConfig(
+        source=data, answerable_only=answerable_only, output_dir=tmp_path / "run", mlflow=False
+    )
+    with pytest.raises(ConfigError, match=complaint):
+        train(config)
+    assert not (tmp_path / "run").exists(), "no model was loaded"
 
 
 def test_generated_conversations_for_sft_are_others_than_those_for_rl():

@@ -93,7 +93,7 @@ class SystemRunner:
         self._system = _make_system(name, config, make_system)
         chosen_on = None
         if config.program is not None and name is SystemName.OPTIMIZED:
-            chosen_on = read_optimization_data(config.program)
+            chosen_on = read_optimization_data(config.program, selection.dataset.sha256)
         journals = Journals.read(folder)
         # a build asks no reader; so its run says nothing of one
         reader = None if config.mode is Mode.BUILD else config.reader_model_for(name)
