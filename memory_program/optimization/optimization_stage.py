@@ -156,13 +156,17 @@ def stop_at_limits(stopped: list[str]) -> Generator[None]:
 
     Raises:
         ModelError: the model no longer answers.
-        OptimizationError: the program or the metric failed.
+        OptimizationError: the program or the metric failed, or a reply could not be stored.
     """
     try:
         yield
     except RunStopped as stop:
         if stop.reason is StopReason.NO_SCORES:
             raise ModelError(f"attempt after attempt has no score: {stop.message}") from stop
+        if stop.reason is StopReason.DISK_ERROR:
+            raise OptimizationError(
+                f"a reply could not be stored: {stop.message}; make room on the disk; {RESUME_HINT}"
+            ) from stop
         if stop.reason is not StopReason.LIMIT:
             raise OptimizationError(f"the program or the metric failed with {stop.message}") from stop
         stopped.append(stop.message)

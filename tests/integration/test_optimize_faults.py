@@ -1,5 +1,6 @@
 """Faults during an optimisation: the error names the cause, or the run stops with the best so far."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ConfigError, ModelError, OptimizationError
+from memory_program.core.journal import Journal
 from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
+from memory_program.optimization.call_journal import CallReply
 from memory_program.optimization.optimization_run import optimize
 from memory_program.optimization.proposal_adapter import ProposalAdapter
 from memory_program.rl.rewards import AnswerMetric
@@ -289,6 +292,22 @@ def test_sessions_of_an_earlier_try_count_towards_the_limit(tmp_path: Path) -> N
         assert server.traffic.requests.total() == results["calls"]["used"] == expected["calls"]["used"] <= 45
     assert results["calls"]["calls"] == expected["calls"]["calls"]
     assert results["calls"]["input_tokens"] == expected["calls"]["input_tokens"]
+
+
+def test_a_full_disk_ends_the_run_with_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, stored, add = quick(tmp_path, optimizer="simba", trials=1), list[str](), Journal[CallReply].add
+
+    def add_while_there_is_room(journal: Journal[CallReply], record: CallReply) -> None:
+        stored.append(record.key)
+        if len(stored) > 25:  # 12 sessions, 8 questions and the first calls of the optimiser
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(journal, record)
+
+    monkeypatch.setattr(Journal, "add", add_while_there_is_room)
+    message = failure(config, always(Behaviour.COMPETENT), Steerable(["reader"]))
+    assert message.startswith("OptimizationError: a reply could not be stored: [Errno 28] No space left on")
 
 
 def in_process(model: Steerable) -> ModelFactory:
