@@ -161,8 +161,7 @@ class CandidateEvaluator:
             self.tally.note(reason)
             self._failed_in_a_row = self._failed_in_a_row + 1 if value is None else 0
             if self._failed_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-                with self.stop_run_on_error(StopReason.NO_SCORES):
-                    self._probe()  # a prompt that is too long fails too, and is no reason to end
+                self._probe_models()  # a prompt that is too long fails too, and is no reason to end
                 self._failed_in_a_row = 0
             is_complete = self.is_fully_validated(candidate) and not was_complete
             if is_complete:
@@ -200,6 +199,21 @@ class CandidateEvaluator:
             yield
         except Exception as error:
             raise self._calls.stop(reason, f"{type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def require_live_models(self) -> Generator[None]:
+        """After a block in which attempts failed and none succeeded, end the run if a model does not answer.
+
+        A prompt that is too long for a model fails too, and is no reason to end.
+        """
+        succeeded, failed = self.tally.succeeded, self.tally.failed
+        yield
+        if self.tally.succeeded == succeeded and self.tally.failed > failed:
+            self._probe_models()
+
+    def _probe_models(self) -> None:
+        with self.stop_run_on_error(StopReason.NO_SCORES):
+            self._probe()
 
     @property
     def best(self) -> BestScores:

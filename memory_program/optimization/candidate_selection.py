@@ -10,7 +10,8 @@ from memory_program.core.json_files import Json
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 
 MAX_FINALISTS = 4
-"""Candidates that are tried on all validation cases after the search, besides those that it tried there."""
+"""Candidates that are tried on all validation cases after the search, besides those that it tried there.
+Bootstrap ranks its proposals by nothing, so that all of them are tried: see ``num_finalists``."""
 
 MAX_UNSCORED_SHARE = 0.1
 """A winner may lack a score on this share of the baseline's cases. Failures are not random: a prompt that no
@@ -28,7 +29,9 @@ class CandidateChoice:
     comparison: PairedComparison | None
 
 
-def choose_finalists(evaluator: CandidateEvaluator, proposed: Sequence[str]) -> list[PromptCandidate]:
+def choose_finalists(
+    evaluator: CandidateEvaluator, proposed: Sequence[str], limit: int = MAX_FINALISTS
+) -> list[PromptCandidate]:
     """List the candidates still to be tried on validation: those proposed, then the best so far.
 
     The best are those on train, or, where an optimiser tries on parts of validation instead (MIPROv2), those
@@ -37,6 +40,7 @@ def choose_finalists(evaluator: CandidateEvaluator, proposed: Sequence[str]) -> 
     Args:
         evaluator: knows all candidates.
         proposed: fingerprints in the optimiser's order; empty if it was stopped.
+        limit: the most candidates to list.
     """
 
     def score(candidate: PromptCandidate) -> float:
@@ -47,7 +51,7 @@ def choose_finalists(evaluator: CandidateEvaluator, proposed: Sequence[str]) -> 
     tried = [c for c in evaluator.candidates if evaluator.has_reliable_train_score(c) or c.val]
     ranked = sorted(tried, key=lambda c: (-score(c), c.length, c.name))
     in_order = map(evaluator.named, dict.fromkeys([*proposed, *(candidate.name for candidate in ranked)]))
-    return [c for c in in_order if not evaluator.is_fully_validated(c)][:MAX_FINALISTS]
+    return [c for c in in_order if not evaluator.is_fully_validated(c)][:limit]
 
 
 def choose_candidate(evaluator: CandidateEvaluator, seed: int) -> CandidateChoice:

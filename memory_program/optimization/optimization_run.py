@@ -275,6 +275,12 @@ def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]
             ]
             yield f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
         yield str(winner["signature"])
+        attempts = stage["attempts"]
+        if attempts["failed"]:
+            yield (
+                f"{stage['target']}: {attempts['failed']:,} attempts have no score; the first failure: "
+                f"{attempts['first_failure'][:300]}"
+            )
     if not results["stages"]:
         yield "nothing was compared: the saved program is the one that the run began with"
     if results["lost_sessions"]:

@@ -218,6 +218,29 @@ def test_fewer_examples_than_a_batch_are_enough(optimizer: str, tmp_path: Path) 
     assert config.output.exists()
 
 
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_final_comparison_whose_every_call_fails_ends_the_run_if_the_model_is_dead(
+    is_dead: bool, tmp_path: Path
+) -> None:
+    """A model that only the new prompts fail on is not dead, and the run ends by saying what failed."""
+    is_final: list[bool] = []
+
+    def fails_with_demos(prompt: Prompt) -> bool:
+        is_final.extend([True] * (reads(prompt) and bool(prompt.shown)))
+        return bool(is_final) and (is_dead or reads(prompt))
+
+    config = quick(tmp_path, optimizer="bootstrap", trials=1, num_examples=4, num_val=2)
+    if is_dead:
+        message = failure(config, fails(fails_with_demos), Steerable(["reader"]))
+        assert message.startswith("ModelError: attempt after attempt has no score: ModelError: 'openai/task'")
+        return
+    with ModelServer(fails(fails_with_demos), reply=Steerable(["reader"])) as server:
+        results, output = run(config, server)
+    assert results["stages"][0]["winner"]["is_baseline"]
+    assert "reader: 2 attempts have no score; the first failure: reader.answer: " in output
+    assert config.output.exists()
+
+
 def test_a_split_without_questions_is_an_error(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "one.json", count=1)
     with pytest.raises(ConfigError, match="1 conversations give 0 for training"):
