@@ -260,7 +260,9 @@ class OptimizeConfig(Settings, init=False):
 
     @property
     def proposes_instructions(self) -> bool:
-        """True if instructions are proposed, and not only demos."""
+        """True if instructions are proposed, and not only demos or settings."""
+        if self.target is Target.RETRIEVAL or self.optimizer.proposes_only_demos:
+            return False
         return not is_bundled(self.proposer)
 
     @property

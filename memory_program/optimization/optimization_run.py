@@ -144,7 +144,9 @@ def _tune_retrieval(
     checks_format: bool,
 ) -> Json:
     """Search for retrieval settings, and save the best as settings of ``evaluate``."""
-    config, stopped, found = context.config, list[str](), list[RetrievalChoice]()
+    config, calls, stopped = context.config, context.calls, list[str]()
+    choice: RetrievalChoice | None = None
+    tuner = RetrievalTuner(config, subject.program.reader, context.score, calls, context.probe)
     with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
         _check_models(context.models)
         if checks_format:
@@ -153,19 +155,27 @@ def _tune_retrieval(
         train, val = (
             [c for c in of_split if isinstance(c, MemoryCase)] for of_split in (cases.train, cases.val)
         )
-        tuner = RetrievalTuner(config, subject.program.reader, context.score, context.calls)
-        found.append(tuner.tune(train, val, progress.say))
-    results = retrieval_results(config, subject, found, context.calls, stopped)
-    if found:
-        kept = {  # under which the settings were found
-            "reader_budget": config.system.retrieval.reader_budget,
-            "max_searches": config.system.reader.max_searches,
-        }
-        write_json(config.output_file, {**config.search.flags(), **kept, **found[0].winner.settings})
-        for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
-            progress.say(line)
-    else:
-        progress.say(f"stopped early: {stopped[0]}; the same command with a higher limit continues")
+        finals = 2 * len(val) * (1 if config.judge is None else 2)  # the present settings and the best ones
+        with stop_at_limits(stopped), calls.reserve_calls(finals):
+            tuner.search(train, progress.say)
+        if tuner.trials:
+            choice = tuner.choose(val)
+    results = retrieval_results(config, subject, tuner, choice, stopped)
+    kept = {  # under which the settings were found
+        "reader_budget": config.system.retrieval.reader_budget,
+        "max_searches": config.system.reader.max_searches,
+    }
+    write_json(config.output_file, {**config.search.flags(), **kept, **results["retrieval"]["winner"]})
+    for line in (
+        *_stopped_lines(stopped[-1:]),
+        *(
+            choice.summary()
+            if choice is not None
+            else ["nothing was compared: the saved settings are the present ones"]
+        ),
+        f"saved: {config.output_file}, for evaluate.py --config",
+    ):
+        progress.say(line)
     publisher.publish_retrieval(results)
     return results
 
@@ -258,13 +268,18 @@ def _check_models(lms: Sequence[dspy.LM]) -> None:
         check_model(lm, tries=2)
 
 
-def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> Iterator[str]:
-    """List the lines that end a run: the winner of each stage, its signature, and the files."""
+def _stopped_lines(stopped: Sequence[str]) -> Iterator[str]:
+    """List a line for each limit that ended a run early."""
     for reason in dict.fromkeys(stopped):
         yield (
             f"stopped early: {reason}; the best so far is saved, and the same command with a higher limit "
             "continues"
         )
+
+
+def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> Iterator[str]:
+    """List the lines that end a run: the winner of each stage, its signature, and the files."""
+    yield from _stopped_lines(stopped)
     for stage in results["stages"]:
         baseline, winner = stage["baseline"], stage["winner"]
         yield f"{stage['target']}: {_stage_summary(stage)}"

@@ -143,7 +143,7 @@ def test_the_saved_file_lists_data_models_and_settings_and_no_key(
         results, _ = run(config, server)
         assert server.traffic.keys == {"sk-secret"}
         models = {body["model"] for body in server.traffic.bodies}
-    assert models == {"task", "judge", "prompts"}
+    assert models == {"task", "judge"}  # bootstrap writes no instructions
     content = config.output.read_text()
     assert "sk-secret" not in content
     assert str(tmp_path) not in content
