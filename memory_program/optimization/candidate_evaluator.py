@@ -106,7 +106,7 @@ class CandidateEvaluator:
         self.tally = SuccessCounter()
         """Attempts with and without a score."""
         self.curve: list[BestScores] = []
-        """An entry each time that a best score rose."""
+        """An entry each time that a best score changed; that on train may fall with more attempts."""
         self._val_ids = {case.case_id for case in val}
         self._candidates: dict[str, PromptCandidate] = {}
         self._calls, self._probe, self._on_attempt = calls, probe, on_attempt
@@ -166,9 +166,10 @@ class CandidateEvaluator:
             is_complete = self.is_fully_validated(candidate) and not was_complete
             if is_complete:
                 candidate.calls = self._calls.used
-            train, val = self.best.train, self.best.val
-            if self.has_reliable_train_score(candidate) and candidate.train_score is not None:
-                train = max(train or 0.0, candidate.train_score)
+            # each candidate's mean so far, which may fall: the highest that was ever reached would be luck
+            reliable = [c.train_score for c in self.candidates if self.has_reliable_train_score(c)]
+            train = max((score for score in reliable if score is not None), default=None)
+            val = self.best.val
             if is_complete and candidate.val_score is not None:
                 val = max(val or 0.0, candidate.val_score)
             if (train, val) != (self.best.train, self.best.val):

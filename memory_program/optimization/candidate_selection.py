@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -82,15 +83,30 @@ def compare_with_baseline(
     evaluator: CandidateEvaluator, candidate: PromptCandidate, seed: int
 ) -> PairedComparison | None:
     """Compare a candidate with the baseline on the validation cases on which both have a score."""
-    pairs = [
-        (value, base, evaluator.cases[case_id].group)
-        for case_id, value in sorted(candidate.val.items())
-        if value is not None and (base := evaluator.baseline.val.get(case_id)) is not None
-    ]
+    pairs = _paired_scores(evaluator, candidate)
     if not pairs:
         return None
     ours, theirs, clusters = zip(*pairs, strict=True)
     return paired_comparison(ours, theirs, clusters, rng=np.random.default_rng(seed))
+
+
+def compared_mean(evaluator: CandidateEvaluator, candidate: PromptCandidate) -> float:
+    """Return a candidate's mean on the validation cases on which ``compare_with_baseline`` compares it.
+
+    The baseline's mean there is less by the difference. Both may differ from the means over all cases.
+    """
+    return fmean(value for value, *_ in _paired_scores(evaluator, candidate))
+
+
+def _paired_scores(
+    evaluator: CandidateEvaluator, candidate: PromptCandidate
+) -> list[tuple[float, float, str]]:
+    """List the candidate's score, the baseline's and the group of each case on which both have one."""
+    return [
+        (value, base, evaluator.cases[case_id].group)
+        for case_id, value in sorted(candidate.val.items())
+        if value is not None and (base := evaluator.baseline.val.get(case_id)) is not None
+    ]
 
 
 def val_interval(evaluator: CandidateEvaluator, candidate: PromptCandidate, seed: int) -> Json | None:

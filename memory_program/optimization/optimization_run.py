@@ -22,6 +22,7 @@ from memory_program.models.usage import check_max_cost, silence_truncation_warni
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
+from memory_program.optimization.candidate_selection import compared_mean
 from memory_program.optimization.dev_examples import MemoryCase
 from memory_program.optimization.judge_target import JudgeOptimizationTarget
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
@@ -117,7 +118,7 @@ def optimize(
         results = run_results(config, subject, stages, calls)
         save_program(config.output_file, subject.program, results)
         stopped += [stage.stopped for stage in stages if stage.stopped is not None]
-        for line in _summary_lines(config, results, stopped):
+        for line in _summary_lines(config, results, stages, stopped):
             progress.say(line)
         publisher.publish(results, stages, subject.program)
         return results
@@ -277,12 +278,14 @@ def _stopped_lines(stopped: Sequence[str]) -> Iterator[str]:
         )
 
 
-def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> Iterator[str]:
+def _summary_lines(
+    config: OptimizeConfig, results: Json, stages: Sequence[StageResult], stopped: Sequence[str]
+) -> Iterator[str]:
     """List the lines that end a run: the winner of each stage, its signature, and the files."""
     yield from _stopped_lines(stopped)
-    for stage in results["stages"]:
+    for found, stage in zip(stages, results["stages"], strict=True):
         baseline, winner = stage["baseline"], stage["winner"]
-        yield f"{stage['target']}: {_stage_summary(stage)}"
+        yield f"{stage['target']}: {_stage_summary(stage, found)}"
         if "false_accept" in baseline:
             rates = [
                 f"{words} {format_score(baseline[name]['value'])} -> {format_score(winner[name]['value'])}"
@@ -303,7 +306,7 @@ def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]
     yield f"saved: {config.output_file}; all candidates: {config.output_dir / RESULTS}"
 
 
-def _stage_summary(stage: Json) -> str:
+def _stage_summary(stage: Json, found: StageResult) -> str:
     baseline, comparison = stage["baseline"]["score"], stage["comparison"]
     if baseline is None or comparison is None:
         is_alone = len(stage["candidates"]) == 1 and stage["stopped"] is None
@@ -313,10 +316,11 @@ def _stage_summary(stage: Json) -> str:
     group = Target(stage["target"]).group
     interval = f"no interval: one {group}" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
     by = f"{comparison['difference']:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
-    before = format_score(baseline["value"])
     if stage["winner"]["is_baseline"]:
         return (
-            f"nothing beats the baseline, {before} on validation; the best candidate has {by}; the baseline "
-            "stays"
+            f"nothing beats the baseline, {format_score(baseline['value'])} on validation; the best "
+            f"candidate has {by}; the baseline stays"
         )
-    return f"{before} -> {format_score(stage['winner']['score']['value'])} on validation, {by}"
+    after = compared_mean(found.evaluator, found.choice.winner)
+    before = after - comparison["difference"]
+    return f"{format_score(before)} -> {format_score(after)} on validation, {by}"
