@@ -69,9 +69,10 @@ class Target(StrEnum):
 class OptimizeConfig(Settings, init=False):
     """Improve the prompts of the memory program, or of its judge, on some data, and choose on other data.
 
-    The train split proposes, the validation split selects, the test split is never touched. The result never
-    scores below the start on validation. A run can be stopped at any time: the same command continues it, and
-    pays for no call twice. API keys come from the environment only.
+    Prompts are proposed from the train split and chosen on the validation split, where mipro and gepa search
+    too; the test split is never touched. The result never scores below the start on the validation examples
+    on which both have a score. A run can be stopped at any time: the same command continues it, and pays for
+    no call twice. API keys come from the environment only.
     """
 
     optimizer: Optimizer = Optimizer.SIMBA
@@ -113,11 +114,11 @@ class OptimizeConfig(Settings, init=False):
     memories costs most of a small run."""
 
     num_examples: int = Field(default=32, ge=1)
-    """Training examples, spread over conversations and depths; for the judge, over right and wrong answers
-    of every kind."""
+    """Training examples, drawn from each conversation in turn, at random within it; for the judge, from right
+    and wrong answers of every kind."""
 
     num_val: int = Field(default=48, ge=1)
-    """Validation examples, spread likewise. Each candidate that may be chosen runs on all of them."""
+    """Validation examples, drawn likewise. Each candidate that may be chosen runs on all of them."""
 
     episode_questions: int = Field(default=5, ge=1)
     """Most questions asked about a session to score its memories. 5 is MemBuilder's number."""
@@ -151,7 +152,8 @@ class OptimizeConfig(Settings, init=False):
     max_cost: MaxCost
 
     max_calls: int | None = Field(default=None, ge=1)
-    """Most model calls of the run, earlier attempts included. It then stops, and the best so far is saved."""
+    """Most model calls of the run, those before it was last stopped included. It then stops, and the best so
+    far is saved."""
 
     program: Path | None = None
     """Saved program (or judge) to start from, instead of the prompts of this version."""
@@ -260,7 +262,9 @@ class OptimizeConfig(Settings, init=False):
 
     @property
     def proposes_instructions(self) -> bool:
-        """True if instructions are proposed, and not only demos."""
+        """True if instructions are proposed, and not only demos or settings."""
+        if self.target is Target.RETRIEVAL or self.optimizer.proposes_only_demos:
+            return False
         return not is_bundled(self.proposer)
 
     @property

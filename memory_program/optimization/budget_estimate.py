@@ -12,8 +12,7 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_judgements,
 )
 from memory_program.models.usage import estimate_cost
-from memory_program.optimization.candidate_selection import MAX_FINALISTS
-from memory_program.optimization.optimizers import expected_attempts, expected_proposals
+from memory_program.optimization.optimizers import expected_attempts, expected_proposals, num_finalists
 
 _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS = 4000, 500
 
@@ -45,7 +44,7 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
             for conversations, limit in ((splits.train, config.num_examples), (splits.val, config.num_val))
         )
         is_retrieval = target is Target.RETRIEVAL
-        attempts = expected_attempts(config, train, val) + (1 + MAX_FINALISTS) * val
+        attempts = expected_attempts(config, train, val) + (1 + num_finalists(config)) * val
         if is_retrieval:
             attempts = config.retrieval_trials * train + 2 * val
         questions = attempts * (config.episode_questions if is_writer else 1)
@@ -71,7 +70,7 @@ def estimate_judging(config: OptimizeConfig, train: int, val: int, predictors: i
         val: number of answers to choose on.
         predictors: number of prompts of the judge.
     """
-    attempts = config.rounds * (expected_attempts(config, train, val) + (1 + MAX_FINALISTS) * val)
+    attempts = config.rounds * (expected_attempts(config, train, val) + (1 + num_finalists(config)) * val)
     as_evaluated = EvaluateConfig(
         judge_model=config.model, api_base=config.api_base, judge_api_base=config.judge_api_base
     )

@@ -35,6 +35,7 @@ class StopReason(StrEnum):
     INTERRUPTED = "interrupted"
     NO_SCORES = "hopeless"
     PROGRAM_ERROR = "broken"
+    DISK_ERROR = "disk"
 
 
 class RunStopped(BaseException):
@@ -148,7 +149,7 @@ class ReplyCache:
             sample: which of several replies to the same request, where replies are sampled.
 
         Raises:
-            RunStopped: no call may be made any more.
+            RunStopped: no call may be made any more, or the reply could not be stored.
             lm15.LM15Error: the call failed.
         """
         model = model_fingerprint(request.model)
@@ -193,24 +194,33 @@ class ReplyCache:
 
     def _call_and_store(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
         try:
-            with track_usage() as meter:
-                response = engine.complete(request)
+            try:
+                with track_usage() as meter:
+                    response = engine.complete(request)
+            except Exception:  # an interrupt is no call
+                self._store(CallReply(key, None, Usage()))
+                raise
+            reply = CallReply(key, response_to_json(response), meter.usage)
+            self._store(reply)
         except BaseException as error:
-            if isinstance(error, Exception):  # an interrupt is no call
-                self.journal.add(CallReply(key, None, Usage()))
             with self._lock:
                 self._known.discard(key)
                 self._pending.pop(key).set_exception(error)
                 self._idle.notify_all()
             raise
-        reply = CallReply(key, response_to_json(response), meter.usage)
-        self.journal.add(reply)
         with self._lock:
             self.paid += reply.usage
             self.usage += reply.usage
             self._pending.pop(key).set_result(reply)
             self._idle.notify_all()
         return response
+
+    def _store(self, reply: CallReply) -> None:
+        """Store a reply, or stop the run: without it the next try would pay again, or count wrongly."""
+        try:
+            self.journal.add(reply)
+        except OSError as error:  # a full disk, say; optimisers would swallow this one
+            raise self.stop(StopReason.DISK_ERROR, str(error)) from error
 
     def _count_call(self, budget: CallBudget) -> None:
         """Count one more call, or stop the part of the run that the budget is for."""

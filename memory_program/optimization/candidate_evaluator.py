@@ -106,7 +106,7 @@ class CandidateEvaluator:
         self.tally = SuccessCounter()
         """Attempts with and without a score."""
         self.curve: list[BestScores] = []
-        """An entry each time that a best score rose."""
+        """An entry each time that a best score changed; that on train may fall with more attempts."""
         self._val_ids = {case.case_id for case in val}
         self._candidates: dict[str, PromptCandidate] = {}
         self._calls, self._probe, self._on_attempt = calls, probe, on_attempt
@@ -161,15 +161,15 @@ class CandidateEvaluator:
             self.tally.note(reason)
             self._failed_in_a_row = self._failed_in_a_row + 1 if value is None else 0
             if self._failed_in_a_row >= MAX_CONSECUTIVE_FAILURES:
-                with self.stop_run_on_error(StopReason.NO_SCORES):
-                    self._probe()  # a prompt that is too long fails too, and is no reason to end
+                self._probe_models()  # a prompt that is too long fails too, and is no reason to end
                 self._failed_in_a_row = 0
             is_complete = self.is_fully_validated(candidate) and not was_complete
             if is_complete:
                 candidate.calls = self._calls.used
-            train, val = self.best.train, self.best.val
-            if self.has_reliable_train_score(candidate) and candidate.train_score is not None:
-                train = max(train or 0.0, candidate.train_score)
+            # each candidate's mean so far, which may fall: the highest that was ever reached would be luck
+            reliable = [c.train_score for c in self.candidates if self.has_reliable_train_score(c)]
+            train = max((score for score in reliable if score is not None), default=None)
+            val = self.best.val
             if is_complete and candidate.val_score is not None:
                 val = max(val or 0.0, candidate.val_score)
             if (train, val) != (self.best.train, self.best.val):
@@ -200,6 +200,21 @@ class CandidateEvaluator:
             yield
         except Exception as error:
             raise self._calls.stop(reason, f"{type(error).__name__}: {error}") from error
+
+    @contextmanager
+    def require_live_models(self) -> Generator[None]:
+        """After a block in which attempts failed and none succeeded, end the run if a model does not answer.
+
+        A prompt that is too long for a model fails too, and is no reason to end.
+        """
+        succeeded, failed = self.tally.succeeded, self.tally.failed
+        yield
+        if self.tally.succeeded == succeeded and self.tally.failed > failed:
+            self._probe_models()
+
+    def _probe_models(self) -> None:
+        with self.stop_run_on_error(StopReason.NO_SCORES):
+            self._probe()
 
     @property
     def best(self) -> BestScores:

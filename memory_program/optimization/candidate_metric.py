@@ -13,7 +13,7 @@ from memory_program.evaluation.item_records import AnswerRecord
 from memory_program.evaluation.scoring.error_types import collect_retained_turns, diagnose
 from memory_program.evaluation.scoring.question_scores import score_question
 from memory_program.models.usage import Usage
-from memory_program.optimization.dev_examples import JudgeCase, MemoryCase
+from memory_program.optimization.dev_examples import JudgeCase, MemoryCase, is_scorable
 from memory_program.rl.rewards import AnswerMetric
 
 
@@ -45,16 +45,21 @@ class MemoryAttempt:
         return any(answer.outcome not in (Outcome.OK, Outcome.ERROR) for answer in self.answers)
 
     def value(self) -> float | None:
-        """Return the mean score of the answers that have one, from 0 to 1; None if a call was lost.
+        """Return the mean score of the answers to questions that can be scored, from 0 to 1.
 
-        A reply that could not be used scores 0.
+        None if a call was lost or one of the answers has no score: candidates are compared on the same
+        questions. A reply that could not be used scores 0.
         """
         if self.lost_calls:
             return None
         pairs = zip(self.case.questions, self.answers, strict=True)
-        scores = [self.score(q, answer) if answer.outcome is Outcome.OK else 0.0 for q, answer in pairs]
+        scores = [
+            self.score(question, answer) if answer.outcome is Outcome.OK else 0.0
+            for question, answer in pairs
+            if is_scorable(question)
+        ]
         present = [value for value in scores if value is not None]
-        return fmean(present) if present else None
+        return fmean(present) if present and len(present) == len(scores) else None
 
     def feedback(self) -> str:
         """Say of each question which answer was wanted, which came, and at which step it was lost."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from memory_program.core.json_files import Json
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 
 MAX_FINALISTS = 4
-"""Candidates that are tried on all validation cases after the search, besides those that it tried there."""
+"""Candidates that are tried on all validation cases after the search, besides those that it tried there.
+Bootstrap ranks its proposals by nothing, so that all of them are tried: see ``num_finalists``."""
 
 MAX_UNSCORED_SHARE = 0.1
 """A winner may lack a score on this share of the baseline's cases. Failures are not random: a prompt that no
@@ -28,7 +30,9 @@ class CandidateChoice:
     comparison: PairedComparison | None
 
 
-def choose_finalists(evaluator: CandidateEvaluator, proposed: Sequence[str]) -> list[PromptCandidate]:
+def choose_finalists(
+    evaluator: CandidateEvaluator, proposed: Sequence[str], limit: int = MAX_FINALISTS
+) -> list[PromptCandidate]:
     """List the candidates still to be tried on validation: those proposed, then the best so far.
 
     The best are those on train, or, where an optimiser tries on parts of validation instead (MIPROv2), those
@@ -37,6 +41,7 @@ def choose_finalists(evaluator: CandidateEvaluator, proposed: Sequence[str]) -> 
     Args:
         evaluator: knows all candidates.
         proposed: fingerprints in the optimiser's order; empty if it was stopped.
+        limit: the most candidates to list.
     """
 
     def score(candidate: PromptCandidate) -> float:
@@ -47,7 +52,7 @@ def choose_finalists(evaluator: CandidateEvaluator, proposed: Sequence[str]) -> 
     tried = [c for c in evaluator.candidates if evaluator.has_reliable_train_score(c) or c.val]
     ranked = sorted(tried, key=lambda c: (-score(c), c.length, c.name))
     in_order = map(evaluator.named, dict.fromkeys([*proposed, *(candidate.name for candidate in ranked)]))
-    return [c for c in in_order if not evaluator.is_fully_validated(c)][:MAX_FINALISTS]
+    return [c for c in in_order if not evaluator.is_fully_validated(c)][:limit]
 
 
 def choose_candidate(evaluator: CandidateEvaluator, seed: int) -> CandidateChoice:
@@ -78,15 +83,30 @@ def compare_with_baseline(
     evaluator: CandidateEvaluator, candidate: PromptCandidate, seed: int
 ) -> PairedComparison | None:
     """Compare a candidate with the baseline on the validation cases on which both have a score."""
-    pairs = [
-        (value, base, evaluator.cases[case_id].group)
-        for case_id, value in sorted(candidate.val.items())
-        if value is not None and (base := evaluator.baseline.val.get(case_id)) is not None
-    ]
+    pairs = _paired_scores(evaluator, candidate)
     if not pairs:
         return None
     ours, theirs, clusters = zip(*pairs, strict=True)
     return paired_comparison(ours, theirs, clusters, rng=np.random.default_rng(seed))
+
+
+def compared_mean(evaluator: CandidateEvaluator, candidate: PromptCandidate) -> float:
+    """Return a candidate's mean on the validation cases on which ``compare_with_baseline`` compares it.
+
+    The baseline's mean there is less by the difference. Both may differ from the means over all cases.
+    """
+    return fmean(value for value, *_ in _paired_scores(evaluator, candidate))
+
+
+def _paired_scores(
+    evaluator: CandidateEvaluator, candidate: PromptCandidate
+) -> list[tuple[float, float, str]]:
+    """List the candidate's score, the baseline's and the group of each case on which both have one."""
+    return [
+        (value, base, evaluator.cases[case_id].group)
+        for case_id, value in sorted(candidate.val.items())
+        if value is not None and (base := evaluator.baseline.val.get(case_id)) is not None
+    ]
 
 
 def val_interval(evaluator: CandidateEvaluator, candidate: PromptCandidate, seed: int) -> Json | None:

@@ -103,8 +103,10 @@ class OptimizationPublisher(RunTracker):
         """
         folder = self._config.output_dir
         write_json(folder / RESULTS, results)
-        found: Json = results["retrieval"] or {"trials": []}  # a limit ended the search
-        scores = {f"{name}/val": found[name]["score"] for name in ("baseline", "best") if name in found}
+        found: Json = results["retrieval"]
+        # a limit may have ended the run before the comparison
+        compared = [name for name in ("baseline", "best") if name in found]
+        scores = _drop_missing({f"{name}/val": found[name]["score"] for name in compared})
         trials = [
             replace(
                 self._described,
@@ -118,8 +120,8 @@ class OptimizationPublisher(RunTracker):
         described = replace(
             self._described,
             metrics=scores,
-            tags={**self._described.tags, "winner": str(found.get("winner", ""))},
-            artifacts=[folder / RESULTS, *([self._config.output_file] if trials else [])],
+            tags={**self._described.tags, "winner": str(found["winner"])},
+            artifacts=[folder / RESULTS, self._config.output_file],
         )
         digest = content_hash(results["settings"], results["dataset"], results["retrieval"])
         self.finish(digest, described, children=trials)

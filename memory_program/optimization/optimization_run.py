@@ -22,6 +22,7 @@ from memory_program.models.usage import check_max_cost, silence_truncation_warni
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
+from memory_program.optimization.candidate_selection import compared_mean
 from memory_program.optimization.dev_examples import MemoryCase
 from memory_program.optimization.judge_target import JudgeOptimizationTarget
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
@@ -117,7 +118,7 @@ def optimize(
         results = run_results(config, subject, stages, calls)
         save_program(config.output_file, subject.program, results)
         stopped += [stage.stopped for stage in stages if stage.stopped is not None]
-        for line in _summary_lines(config, results, stopped):
+        for line in _summary_lines(config, results, stages, stopped):
             progress.say(line)
         publisher.publish(results, stages, subject.program)
         return results
@@ -144,7 +145,9 @@ def _tune_retrieval(
     checks_format: bool,
 ) -> Json:
     """Search for retrieval settings, and save the best as settings of ``evaluate``."""
-    config, stopped, found = context.config, list[str](), list[RetrievalChoice]()
+    config, calls, stopped = context.config, context.calls, list[str]()
+    choice: RetrievalChoice | None = None
+    tuner = RetrievalTuner(config, subject.program.reader, context.score, calls, context.probe)
     with dspy.context(lm=context.task_lm), stop_at_limits(stopped):
         _check_models(context.models)
         if checks_format:
@@ -153,19 +156,27 @@ def _tune_retrieval(
         train, val = (
             [c for c in of_split if isinstance(c, MemoryCase)] for of_split in (cases.train, cases.val)
         )
-        tuner = RetrievalTuner(config, subject.program.reader, context.score, context.calls)
-        found.append(tuner.tune(train, val, progress.say))
-    results = retrieval_results(config, subject, found, context.calls, stopped)
-    if found:
-        kept = {  # under which the settings were found
-            "reader_budget": config.system.retrieval.reader_budget,
-            "max_searches": config.system.reader.max_searches,
-        }
-        write_json(config.output_file, {**config.search.flags(), **kept, **found[0].winner.settings})
-        for line in (*found[0].summary(), f"saved: {config.output_file}, for evaluate.py --config"):
-            progress.say(line)
-    else:
-        progress.say(f"stopped early: {stopped[0]}; the same command with a higher limit continues")
+        finals = 2 * len(val) * (1 if config.judge is None else 2)  # the present settings and the best ones
+        with stop_at_limits(stopped), calls.reserve_calls(finals):
+            tuner.search(train, progress.say)
+        if tuner.trials:
+            choice = tuner.choose(val)
+    results = retrieval_results(config, subject, tuner, choice, stopped)
+    kept = {  # under which the settings were found
+        "reader_budget": config.system.retrieval.reader_budget,
+        "max_searches": config.system.reader.max_searches,
+    }
+    write_json(config.output_file, {**config.search.flags(), **kept, **results["retrieval"]["winner"]})
+    for line in (
+        *_stopped_lines(stopped[-1:]),
+        *(
+            choice.summary()
+            if choice is not None
+            else ["nothing was compared: the saved settings are the present ones"]
+        ),
+        f"saved: {config.output_file}, for evaluate.py --config",
+    ):
+        progress.say(line)
     publisher.publish_retrieval(results)
     return results
 
@@ -258,16 +269,23 @@ def _check_models(lms: Sequence[dspy.LM]) -> None:
         check_model(lm, tries=2)
 
 
-def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]) -> Iterator[str]:
-    """List the lines that end a run: the winner of each stage, its signature, and the files."""
+def _stopped_lines(stopped: Sequence[str]) -> Iterator[str]:
+    """List a line for each limit that ended a run early."""
     for reason in dict.fromkeys(stopped):
         yield (
             f"stopped early: {reason}; the best so far is saved, and the same command with a higher limit "
             "continues"
         )
-    for stage in results["stages"]:
+
+
+def _summary_lines(
+    config: OptimizeConfig, results: Json, stages: Sequence[StageResult], stopped: Sequence[str]
+) -> Iterator[str]:
+    """List the lines that end a run: the winner of each stage, its signature, and the files."""
+    yield from _stopped_lines(stopped)
+    for found, stage in zip(stages, results["stages"], strict=True):
         baseline, winner = stage["baseline"], stage["winner"]
-        yield f"{stage['target']}: {_stage_summary(stage)}"
+        yield f"{stage['target']}: {_stage_summary(stage, found)}"
         if "false_accept" in baseline:
             rates = [
                 f"{words} {format_score(baseline[name]['value'])} -> {format_score(winner[name]['value'])}"
@@ -275,6 +293,12 @@ def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]
             ]
             yield f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
         yield str(winner["signature"])
+        attempts = stage["attempts"]
+        if attempts["failed"]:
+            yield (
+                f"{stage['target']}: {attempts['failed']:,} attempts have no score; the first failure: "
+                f"{attempts['first_failure'][:300]}"
+            )
     if not results["stages"]:
         yield "nothing was compared: the saved program is the one that the run began with"
     if results["lost_sessions"]:
@@ -282,7 +306,7 @@ def _summary_lines(config: OptimizeConfig, results: Json, stopped: Sequence[str]
     yield f"saved: {config.output_file}; all candidates: {config.output_dir / RESULTS}"
 
 
-def _stage_summary(stage: Json) -> str:
+def _stage_summary(stage: Json, found: StageResult) -> str:
     baseline, comparison = stage["baseline"]["score"], stage["comparison"]
     if baseline is None or comparison is None:
         is_alone = len(stage["candidates"]) == 1 and stage["stopped"] is None
@@ -292,10 +316,11 @@ def _stage_summary(stage: Json) -> str:
     group = Target(stage["target"]).group
     interval = f"no interval: one {group}" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
     by = f"{comparison['difference']:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
-    before = format_score(baseline["value"])
     if stage["winner"]["is_baseline"]:
         return (
-            f"nothing beats the baseline, {before} on validation; the best candidate has {by}; the baseline "
-            "stays"
+            f"nothing beats the baseline, {format_score(baseline['value'])} on validation; the best "
+            f"candidate has {by}; the baseline stays"
         )
-    return f"{before} -> {format_score(stage['winner']['score']['value'])} on validation, {by}"
+    after = compared_mean(found.evaluator, found.choice.winner)
+    before = after - comparison["difference"]
+    return f"{format_score(before)} -> {format_score(after)} on validation, {by}"

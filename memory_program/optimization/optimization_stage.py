@@ -14,17 +14,17 @@ import dspy
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ModelError, OptimizationError
 from memory_program.core.parallel import run_parallel
+from memory_program.models.usage import track_usage
 from memory_program.optimization.call_journal import ReplyCache, RunStopped, StopReason
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_selection import (
-    MAX_FINALISTS,
     CandidateChoice,
     choose_candidate,
     choose_finalists,
 )
 from memory_program.optimization.dev_examples import CaseSplits, OptimizationCase
 from memory_program.optimization.failure_count import RESUME_HINT
-from memory_program.optimization.optimizers import OptimizerInputs, propose_programs
+from memory_program.optimization.optimizers import OptimizerInputs, num_finalists, propose_programs
 from memory_program.optimization.prompt_text import apply_prompts, read_prompts
 from memory_program.optimization.reply_cache import CachedLM
 from memory_program.optimization.students import Student
@@ -96,28 +96,29 @@ def optimize_stage(
     evaluator.register(read_prompts(student))
     stopped: list[str] = []
     with stop_at_limits(stopped):
-        used = context.calls.used
-        with evaluator.tally.require_success(_SCORED):
+        with evaluator.tally.require_success(_SCORED), track_usage() as meter:
             _validate(context, evaluator, student)
         proposed = list[str]()
-        finals = MAX_FINALISTS * (context.calls.used - used)
+        # known replies, which are not counted, too: a candidate's are not known
+        finals = num_finalists(context.config) * len(meter.calls)
         with (
             stop_at_limits(stopped),
             context.calls.reserve_calls(finals),
-            evaluator.tally.require_success(_SCORED),
             context.prompt_lm.tally.require_success("calls for instructions was answered"),
+            evaluator.tally.require_success(_SCORED),
         ):
             proposed = _search(context, evaluator, student)
-        for candidate in choose_finalists(evaluator, proposed):
-            finalist = student.deepcopy()  # with the prompts as they would be saved and loaded
-            apply_prompts(candidate.prompts, finalist)
-            _validate(context, evaluator, finalist)
+        with evaluator.require_live_models():
+            for candidate in choose_finalists(evaluator, proposed, num_finalists(context.config)):
+                finalist = student.deepcopy()  # with the prompts as they would be saved and loaded
+                apply_prompts(candidate.prompts, finalist)
+                _validate(context, evaluator, finalist)
     choice = choose_candidate(evaluator, context.config.seed)
     return StageResult(target, evaluator, choice, stopped[-1] if stopped else None)
 
 
 def _search(context: StageContext, evaluator: CandidateEvaluator, student: Student) -> list[str]:
-    """Run the optimiser and register its proposals; return their fingerprints, the best first."""
+    """Run the optimiser and register its proposals; return their fingerprints in its order."""
     optimizer = context.config.optimizer.value
     try:
         with _redirect_output(context.log):
@@ -156,13 +157,17 @@ def stop_at_limits(stopped: list[str]) -> Generator[None]:
 
     Raises:
         ModelError: the model no longer answers.
-        OptimizationError: the program or the metric failed.
+        OptimizationError: the program or the metric failed, or a reply could not be stored.
     """
     try:
         yield
     except RunStopped as stop:
         if stop.reason is StopReason.NO_SCORES:
             raise ModelError(f"attempt after attempt has no score: {stop.message}") from stop
+        if stop.reason is StopReason.DISK_ERROR:
+            raise OptimizationError(
+                f"a reply could not be stored: {stop.message}; make room on the disk; {RESUME_HINT}"
+            ) from stop
         if stop.reason is not StopReason.LIMIT:
             raise OptimizationError(f"the program or the metric failed with {stop.message}") from stop
         stopped.append(stop.message)

@@ -14,6 +14,7 @@ from dspy.teleprompt.gepa import InstructionProposer
 
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
+from memory_program.optimization.candidate_selection import MAX_FINALISTS
 from memory_program.optimization.proposal_adapter import ProposalAdapter
 
 MIN_DEMO_SCORE = 0.6
@@ -62,6 +63,12 @@ def num_optimizer_steps(config: OptimizeConfig) -> int:
     return config.trials or AUTO_STEPS[config.optimizer][config.auto]
 
 
+def num_finalists(config: OptimizeConfig) -> int:
+    """Return the most candidates that are tried on all validation cases after the search."""
+    is_ranked = config.optimizer is not Optimizer.BOOTSTRAP
+    return MAX_FINALISTS if is_ranked else num_optimizer_steps(config)
+
+
 def expected_attempts(config: OptimizeConfig, train: int, val: int) -> int:
     """Estimate the number of attempts of an optimiser, given the numbers of examples."""
     steps, candidates = num_optimizer_steps(config), config.num_candidates
@@ -94,7 +101,10 @@ def expected_proposals(config: OptimizeConfig, predictors: int) -> int:
 
 
 def propose_programs(inputs: OptimizerInputs) -> list[dspy.Module]:
-    """Run the optimiser of a config, and list the programs that it proposes, the best first."""
+    """Run the optimiser of a config, and list the programs that it proposes.
+
+    The best comes first, except of bootstrap, which compares none of its sets of demos.
+    """
     return _OPTIMIZERS[inputs.config.optimizer](inputs)
 
 

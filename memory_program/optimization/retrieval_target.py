@@ -96,35 +96,43 @@ class RetrievalTuner:
     """Tries retrieval settings on questions, with the same reader and the same memories."""
 
     def __init__(
-        self, config: OptimizeConfig, reader: QAReader, score: AnswerMetric, calls: ReplyCache
+        self,
+        config: OptimizeConfig,
+        reader: QAReader,
+        score: AnswerMetric,
+        calls: ReplyCache,
+        probe: Callable[[], None],
     ) -> None:
-        """Take the settings to begin with from a config."""
-        self._config, self._reader, self._score, self._calls = config, reader, score, calls
+        """Take the settings to begin with from a config; ``probe`` is that of ``StageContext``."""
+        self._config, self._reader, self._score, self._probe = config, reader, score, probe
+        self.calls = calls
+        """The calls of the run."""
         self._spaces: dict[tuple[str, float], MemorySpace] = {}
-
-    def tune(
-        self, train: Sequence[MemoryCase], val: Sequence[MemoryCase], say: Callable[[str], None]
-    ) -> RetrievalChoice:
-        """Search on train by TPE (Bergstra et al. 2011, NeurIPS), and compare the best with the start on val.
-
-        ``say`` is called with a line for each trial.
-
-        Raises:
-            ModelError: the reader fails on every question.
-            RunStopped: a limit of the run is reached.
-        """
-        config, trials = self._config, list[RetrievalTrial]()
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
+        self.trials: list[RetrievalTrial] = []
+        """The trials on train so far, the present settings first."""
         retrieval, search = config.system.retrieval, config.search
-        start: Settings = {
+        self.present: Settings = {
             "top_k": retrieval.top_k,
             "min_relative_score": retrieval.min_relative_score,
             "with_verbatim_turns": config.system.reader.with_verbatim_turns,
             **({"dense_weight": search.dense_weight} if search.retrieval == "hybrid" else {}),
         }
-        study.enqueue_trial(dict(start))
+        """The settings to begin with."""
+
+    def search(self, train: Sequence[MemoryCase], say: Callable[[str], None]) -> None:
+        """Search on train by TPE (Bergstra et al. 2011, NeurIPS).
+
+        ``say`` is called with a line for each trial.
+
+        Raises:
+            ModelError: the reader fails on every question under the present settings, or a model is dead.
+            RunStopped: a limit of the run is reached.
+        """
+        config, trials = self._config, self.trials
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of each error that is raised anyway
+        sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
+        study = optuna.create_study(direction="maximize", sampler=sampler)
+        study.enqueue_trial(dict(self.present))
 
         def objective(trial: optuna.Trial) -> float:
             settings: Settings = {
@@ -132,22 +140,28 @@ class RetrievalTuner:
                 "min_relative_score": trial.suggest_float("min_relative_score", 0.0, 1.0),
                 "with_verbatim_turns": trial.suggest_categorical("with_verbatim_turns", [False, True]),
             }
-            if search.retrieval == "hybrid":
+            if config.search.retrieval == "hybrid":
                 settings["dense_weight"] = trial.suggest_float("dense_weight", 0.05, 10.0, log=True)
             trials.append(self._try(settings, train))
-            value, lost = score(trials[-1]), len(train) - trials[-1].answered
+            value, lost = self._rank(trials[-1]), len(train) - trials[-1].answered
             shown = ", ".join(f"{name}={value:.3g}" for name, value in settings.items())
             shown += f" ({lost} of {len(train)} questions have no score)" if lost else ""
             say(f"  trial {len(trials)} of {config.retrieval_trials}: {value:.3f}, {shown}")
             return value
 
-        def score(trial: RetrievalTrial) -> float:
-            """Score a trial; 0 if too many questions were lost to compare it with the present settings."""
-            return trial.score if trial is trials[0] or trial.compares_with(trials[0]) else 0.0
-
         study.optimize(objective, n_trials=config.retrieval_trials)
-        best = max(trials, key=score)  # of equals the first: the baseline, if it is one
+
+    def choose(self, val: Sequence[MemoryCase]) -> RetrievalChoice:
+        """Compare the best trial so far with the present settings on val.
+
+        Raises:
+            ModelError: the reader fails on every question under the present settings, or a model is dead.
+            RunStopped: a limit of the run is reached.
+        """
+        trials = self.trials
+        best = max(trials, key=self._rank)  # of equals the first: the baseline, if it is one
         baseline = self._try(trials[0].settings, val)
+        _ = baseline.score  # raises if there is nothing to compare with
         if best is trials[0]:
             return RetrievalChoice(trials, baseline, baseline, None)
         tried = self._try(best.settings, val)
@@ -160,11 +174,22 @@ class RetrievalTuner:
         comparison = None
         if pairs:
             ours, theirs, groups = zip(*pairs, strict=True)
-            comparison = paired_comparison(ours, theirs, groups, rng=np.random.default_rng(config.seed))
+            rng = np.random.default_rng(self._config.seed)
+            comparison = paired_comparison(ours, theirs, groups, rng=rng)
         return RetrievalChoice(trials, baseline, tried, comparison)
 
+    def _rank(self, trial: RetrievalTrial) -> float:
+        """Score a trial; 0 if too many questions were lost to compare it with the present settings."""
+        first = self.trials[0]
+        return trial.score if trial is first or trial.compares_with(first) else 0.0
+
     def _try(self, settings: Settings, cases: Sequence[MemoryCase]) -> RetrievalTrial:
-        """Answer the questions of cases under settings."""
+        """Answer the questions of cases under settings.
+
+        Raises:
+            ModelError: none has a score, and a model does not answer.
+            RunStopped: a limit of the run is reached.
+        """
         self._reader.context = MemoryContext(
             int(settings["top_k"]),
             self._config.system.retrieval.reader_budget,
@@ -180,8 +205,11 @@ class RetrievalTuner:
 
         spaces = {case.case_id: self._weighted(case, weight) for case in cases}
         tasks = [partial(answer, case) for case in cases]
-        found = run_parallel(tasks, self._config.concurrency, on_error=self._calls.stop_on)
-        return RetrievalTrial(settings, dict(zip((case.case_id for case in cases), found, strict=True)))
+        found = run_parallel(tasks, self._config.concurrency, on_error=self.calls.stop_on)
+        trial = RetrievalTrial(settings, dict(zip((case.case_id for case in cases), found, strict=True)))
+        if not trial.answered:
+            self._probe()  # more context than a model can read fails too, and is no reason to end
+        return trial
 
     def _weighted(self, case: MemoryCase, weight: float | None) -> MemorySpace:
         """Return the memories of a case under another weight of the embedding model."""
@@ -199,11 +227,11 @@ class RetrievalTuner:
 def retrieval_results(
     config: OptimizeConfig,
     subject: MemoryOptimizationTarget,
-    found: Sequence[RetrievalChoice],
-    calls: ReplyCache,
+    tuner: RetrievalTuner,
+    choice: RetrievalChoice | None,
     stopped: Sequence[str],
 ) -> Json:
-    """Describe a search for retrieval settings as JSON; ``found`` is empty if a limit ended it."""
+    """Describe a search for retrieval settings as JSON; ``choice`` is None if a limit ended it before."""
 
     def trial_json(trial: RetrievalTrial) -> Json:
         return {"settings": trial.settings, "score": score(trial), "scores": trial.scores}
@@ -211,22 +239,23 @@ def retrieval_results(
     def score(trial: RetrievalTrial) -> float | None:
         return trial.score if trial.answered else None
 
-    chosen = [
-        {
-            "trials": [{"settings": trial.settings, "score": score(trial)} for trial in choice.trials],
+    compared: Json = {}
+    if choice is not None:
+        compared = {
             "baseline": trial_json(choice.baseline),
             "best": trial_json(choice.best),
             "comparison": None if choice.comparison is None else asdict(choice.comparison),
-            "winner": choice.winner.settings,
         }
-        for choice in found
-    ]
     return {
         "target": config.target.value,
         "settings": config.model_dump(mode="json", exclude={*MACHINE_SETTINGS, "dataset", "program"}),
         "dataset": subject.dataset,
         **provenance(),
-        "calls": {"used": calls.used, **asdict(calls.usage)},
+        "calls": {"used": tuner.calls.used, **asdict(tuner.calls.usage)},
         "stopped": list(stopped),
-        "retrieval": chosen[0] if chosen else None,
+        "retrieval": {
+            "trials": [{"settings": trial.settings, "score": score(trial)} for trial in tuner.trials],
+            **compared,
+            "winner": choice.winner.settings if choice is not None else tuner.present,
+        },
     }

@@ -1,6 +1,7 @@
 """Every optimiser on every part, over real HTTP, with the model of ``tests/optimization_samples.py``."""
 
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.scoring.score_signature import read_optimization_data
+from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
@@ -99,6 +101,31 @@ def test_where_nothing_is_better_the_baseline_is_saved_and_reported(tmp_path: Pa
     assert loaded.dump_state() == fresh.dump_state()
 
 
+def test_every_set_of_demonstrations_of_bootstrap_is_compared(tmp_path: Path) -> None:
+    config = quick(tmp_path, optimizer="bootstrap", trials=8, max_demos=2, num_val=2)
+    with ModelServer(reply=Steerable(["reader"])) as server:
+        results, _ = run(config, server)
+    candidates = results["stages"][0]["candidates"]
+    assert len(candidates) > 5
+    assert not [c["number"] for c in candidates if c["val"] is None]
+
+
+def test_each_round_reserves_the_calls_of_its_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved, reserve_calls = list[int](), ReplyCache.reserve_calls
+
+    def reserve(calls: ReplyCache, count: int) -> AbstractContextManager[None]:
+        reserved.append(count)
+        return reserve_calls(calls, count)
+
+    monkeypatch.setattr(ReplyCache, "reserve_calls", reserve)
+    config = quick(tmp_path, optimizer="bootstrap", rounds=2, trials=3, num_examples=2, num_val=2)
+    with ModelServer(reply=Steerable([])) as server:
+        run(config, server)
+    assert reserved == [6, 6]  # three sets of demonstrations on two questions
+
+
 def test_bad_advice_never_wins(tmp_path: Path) -> None:
     def advises_badly(prompt: Any, seen: int) -> str:
         return str(Steerable(["reader"])(prompt, seen)).replace(READER_CURE, BAD_ADVICE[0])
@@ -119,7 +146,7 @@ def test_the_saved_file_lists_data_models_and_settings_and_no_key(
         results, _ = run(config, server)
         assert server.traffic.keys == {"sk-secret"}
         models = {body["model"] for body in server.traffic.bodies}
-    assert models == {"task", "judge", "prompts"}
+    assert models == {"task", "judge"}  # bootstrap writes no instructions
     content = config.output.read_text()
     assert "sk-secret" not in content
     assert str(tmp_path) not in content

@@ -1,5 +1,6 @@
 """Faults during an optimisation: the error names the cause, or the run stops with the best so far."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,10 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.errors import ConfigError, ModelError, OptimizationError
+from memory_program.core.journal import Journal
 from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
+from memory_program.optimization.call_journal import CallReply
 from memory_program.optimization.optimization_run import optimize
 from memory_program.optimization.proposal_adapter import ProposalAdapter
 from memory_program.rl.rewards import AnswerMetric
@@ -215,6 +218,29 @@ def test_fewer_examples_than_a_batch_are_enough(optimizer: str, tmp_path: Path) 
     assert config.output.exists()
 
 
+@pytest.mark.parametrize("is_dead", [True, False])
+def test_a_final_comparison_whose_every_call_fails_ends_the_run_if_the_model_is_dead(
+    is_dead: bool, tmp_path: Path
+) -> None:
+    """A model that only the new prompts fail on is not dead, and the run ends by saying what failed."""
+    is_final: list[bool] = []
+
+    def fails_with_demos(prompt: Prompt) -> bool:
+        is_final.extend([True] * (reads(prompt) and bool(prompt.shown)))
+        return bool(is_final) and (is_dead or reads(prompt))
+
+    config = quick(tmp_path, optimizer="bootstrap", trials=1, num_examples=4, num_val=2)
+    if is_dead:
+        message = failure(config, fails(fails_with_demos), Steerable(["reader"]))
+        assert message.startswith("ModelError: attempt after attempt has no score: ModelError: 'openai/task'")
+        return
+    with ModelServer(fails(fails_with_demos), reply=Steerable(["reader"])) as server:
+        results, output = run(config, server)
+    assert results["stages"][0]["winner"]["is_baseline"]
+    assert "reader: 2 attempts have no score; the first failure: reader.answer: " in output
+    assert config.output.exists()
+
+
 def test_a_split_without_questions_is_an_error(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "one.json", count=1)
     with pytest.raises(ConfigError, match="1 conversations give 0 for training"):
@@ -289,6 +315,22 @@ def test_sessions_of_an_earlier_try_count_towards_the_limit(tmp_path: Path) -> N
         assert server.traffic.requests.total() == results["calls"]["used"] == expected["calls"]["used"] <= 45
     assert results["calls"]["calls"] == expected["calls"]["calls"]
     assert results["calls"]["input_tokens"] == expected["calls"]["input_tokens"]
+
+
+def test_a_full_disk_ends_the_run_with_an_error_that_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, stored, add = quick(tmp_path, optimizer="simba", trials=1), list[str](), Journal[CallReply].add
+
+    def add_while_there_is_room(journal: Journal[CallReply], record: CallReply) -> None:
+        stored.append(record.key)
+        if len(stored) > 25:  # 12 sessions, 8 questions and the first calls of the optimiser
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(journal, record)
+
+    monkeypatch.setattr(Journal, "add", add_while_there_is_room)
+    message = failure(config, always(Behaviour.COMPETENT), Steerable(["reader"]))
+    assert message.startswith("OptimizationError: a reply could not be stored: [Errno 28] No space left on")
 
 
 def in_process(model: Steerable) -> ModelFactory:

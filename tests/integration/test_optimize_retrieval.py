@@ -2,20 +2,24 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from locomo.statistics import paired_comparison
 from locomo.types import Question
-from memory_program.bank.outcomes import Answer
+from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.command_line import parse_flags
+from memory_program.core.errors import ModelError
 from memory_program.core.mlflow_address import import_mlflow
 from memory_program.optimization.retrieval_target import RetrievalChoice, RetrievalTrial
 from memory_program.tracking import EXPERIMENT
+from tests.competent_model import Prompt
 from tests.embedding_server import EmbeddingServer
-from tests.model_server import ModelServer
+from tests.model_server import Behaviour, ModelServer
 from tests.optimization_samples import Steerable, held_out, quick, run
 
 
@@ -121,3 +125,62 @@ def test_a_trial_whose_calls_all_fail_does_not_end_the_search(tmp_path: Path) ->
     assert "4 of 4 questions have no score" in output
     assert results["retrieval"]["winner"]["top_k"] == 1
     assert config.output.is_file()
+
+
+def small(folder: Path, **more: Any) -> OptimizeConfig:
+    """A search on four questions that begins with the worst settings."""
+    return quick(folder, **{"target": "retrieval", "top_k": 1, "num_examples": 4, "num_val": 4, **more})
+
+
+@pytest.mark.parametrize("answered", [6, 12])
+def test_a_server_that_dies_ends_the_search_with_an_error(answered: int, tmp_path: Path) -> None:
+    """It dies during the second of three trials, or after the last one."""
+    asked: list[Prompt] = []
+
+    def behave(prompt: Prompt, seen: int) -> Behaviour:
+        asked.extend([prompt] * ("Answer a question about a conversation" in prompt.system))
+        return Behaviour.BAD_KEY if len(asked) > answered else Behaviour.COMPETENT
+
+    def score(question: Question, answer: Answer) -> float | None:
+        return wants_three_lines(question, answer) if answer.outcome is Outcome.OK else None
+
+    config = small(tmp_path, trials=3)
+    with (
+        ModelServer(behave, reply=Steerable([])) as server,
+        pytest.raises(ModelError, match=r"'openai/task' at .* does not answer: .* Incorrect API key"),
+    ):
+        run(config, server, score)
+    assert not config.output.exists()
+
+
+def test_mlflow_leaves_out_a_score_that_is_missing_on_validation(tmp_path: Path) -> None:
+    def score(question: Question, answer: Answer) -> float | None:
+        is_lost = question.conversation_id in ("codes-5", "codes-6") and len(answer.shown) > 1
+        return None if is_lost else wants_three_lines(question, answer)
+
+    config = small(tmp_path, trials=3, output_dir=tmp_path / "runs" / "one", mlflow=True)
+    with ModelServer(reply=Steerable([])) as server:
+        results, output = run(config, server, score)
+    assert results["retrieval"]["best"]["score"] is None
+    assert "only 0 of 4 validation questions have a score; the present ones stay" in output
+
+
+def test_a_limit_during_the_search_leaves_calls_to_compare_the_best_trial_so_far(tmp_path: Path) -> None:
+    with ModelServer(reply=Steerable([])) as server:
+        config = small(tmp_path, trials=9, max_calls=40)
+        results, output = run(config, server, wants_three_lines)
+    found = results["retrieval"]
+    assert len(found["trials"]) < 9
+    assert found["comparison"]["difference"] > 0
+    assert json.loads(config.output.read_text())["top_k"] == found["winner"]["top_k"] > 1
+    assert "(the rest is reserved for the final comparison); the best so far is saved" in output
+
+
+def test_if_a_limit_leaves_no_comparison_the_present_settings_are_saved(tmp_path: Path) -> None:
+    config = small(tmp_path, trials=9, num_val=8, max_calls=22)
+    with ModelServer(reply=Steerable([])) as server:
+        results, output = run(config, server, wants_three_lines)
+    assert "comparison" not in results["retrieval"]
+    assert results["retrieval"]["trials"][0]["score"] == 1 / 3
+    assert json.loads(config.output.read_text())["top_k"] == 1
+    assert "nothing was compared: the saved settings are the present ones" in output

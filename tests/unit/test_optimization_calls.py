@@ -1,6 +1,7 @@
 """Every reply is paid for once, limits hold, and optimisers cannot swallow the end of a run."""
 
 import contextvars
+import errno
 import json
 import threading
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from dspy.lm15 import Usage as Tokens
 
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.models.usage import track_usage
-from memory_program.optimization.call_journal import ReplyCache, RunStopped, StopReason
+from memory_program.optimization.call_journal import CallReply, ReplyCache, RunStopped, StopReason
 from memory_program.optimization.failure_count import SuccessCounter
 from memory_program.optimization.reply_cache import CachedLM, with_reply_cache
 
@@ -306,6 +307,24 @@ def test_closing_waits_for_the_calls_in_flight(
         closing.result(timeout=10)
         assert reply.result() == ["reply 1"]
     assert len(journal().journal.records) == 1
+
+
+@pytest.mark.parametrize("question", ["A?", "fail?"])
+def test_a_reply_that_cannot_be_stored_ends_the_run_and_closing_does_not_wait_for_it(
+    question: str, calls: ReplyCache, lm: CachedLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def add(record: CallReply) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(calls.journal, "add", add)
+    for _ in range(2):
+        with pytest.raises(RunStopped, match="No space left on device") as caught:
+            lm(question)
+    assert caught.value.reason is StopReason.DISK_ERROR
+    closing = threading.Thread(target=calls.close, daemon=True)
+    closing.start()
+    closing.join(5)
+    assert not closing.is_alive()
 
 
 def test_a_copied_program_shares_the_replies(lm: CachedLM) -> None:

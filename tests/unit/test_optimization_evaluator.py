@@ -23,6 +23,7 @@ from memory_program.optimization.candidate_selection import (
     choose_candidate,
     choose_finalists,
     compare_with_baseline,
+    compared_mean,
     val_interval,
 )
 from memory_program.optimization.dev_examples import MemoryCase, OptimizationCase
@@ -146,6 +147,14 @@ def test_the_curve_has_an_entry_each_time_the_best_score_rises(board: Board) -> 
     assert curve == [(None, 0.5), (0.75, 0.5), (0.75, 0.75)]
 
 
+def test_the_best_score_on_train_is_a_current_mean_and_depends_on_no_order(tmp_path: Path) -> None:
+    worths = [1] * 10 + [0] * 10
+    for order in (worths, worths[::-1]):
+        board = Board(tmp_path, each=10)
+        board.train("better", *order)
+        assert board.evaluator.best.train == board.candidate("better").train_score == 0.5
+
+
 def test_a_metric_that_raises_ends_the_run_by_no_exception(tmp_path: Path) -> None:
     def broken(question: Question, answer: Answer) -> float:
         raise KeyError("gold")
@@ -233,6 +242,16 @@ def test_a_candidate_that_lost_many_cases_cannot_win_on_the_others(tmp_path: Pat
     assert choice.winner is mostly
     assert choice.comparison is not None
     assert (choice.comparison.difference, choice.comparison.n) == (0.25, 9)
+
+
+def test_the_means_that_are_compared_are_those_on_the_cases_of_both(tmp_path: Path) -> None:
+    board = Board(tmp_path, each=5)
+    board.val("baseline", 1, *[0.5] * 9)
+    better = board.val("better", LOST, *[0.75] * 9)
+    choice = board.choice()
+    assert choice.comparison is not None
+    assert (choice.winner, choice.comparison.difference) == (better, 0.25)
+    assert compared_mean(board.evaluator, better) == 0.75
 
 
 def test_of_equally_good_candidates_the_shorter_wins(board: Board) -> None:

@@ -1,5 +1,7 @@
 """Scores of attempts, and the feedback on them."""
 
+from dataclasses import replace
+
 import pytest
 from dspy.lm15 import ServerError
 
@@ -97,6 +99,23 @@ def test_without_a_verdict_there_is_no_score() -> None:
         score = build_answer_metric("judge", Rubric.STRICT, judge)
         assert attempt(Answer("a dog"), score=score).value() is None
         assert attempt(Answer("a dog"), score=score).value() == 1.0
+
+
+def test_an_attempt_of_which_one_answer_has_no_score_has_none() -> None:
+    """Else candidates would be compared on different questions."""
+
+    def fails_on_the_boat(question: Question, answer: Answer) -> float | None:
+        return None if question is BOAT else 1.0
+
+    assert attempt(Answer("a dog"), Answer("Tom"), score=fails_on_the_boat).value() is None
+
+
+def test_a_question_without_a_gold_answer_is_left_out_of_the_score() -> None:
+    found = attempt(Answer("a dog"), Answer("Tom"))
+    asked = (DOG, replace(BOAT, answer=None))
+    assert replace(found, case=replace(found.case, questions=asked)).value() == 1.0
+    unread = (Answer("a dog"), Answer("", Outcome.UNPARSED, "prose"))
+    assert replace(found, case=replace(found.case, questions=asked), answers=unread).value() == 1.0
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,12 @@ def test_a_model_that_writes_instructions_needs_no_demos() -> None:
     assert OptimizeConfig(max_demos=0, prompt_model="openai/b").proposes_instructions
 
 
+@pytest.mark.parametrize("settings", [{"optimizer": "bootstrap"}, {"target": "retrieval"}])
+def test_where_no_instruction_is_written_the_model_for_it_is_not_used(settings: dict[str, Any]) -> None:
+    config = OptimizeConfig(model="openai/a", prompt_model="openai/b", **settings)
+    assert not config.proposes_instructions
+
+
 def test_a_judge_has_temperature_0_and_a_file_of_its_own() -> None:
     flags = "--target judge --rubric lenient --model openai/a --dataset perltqa --temperature 1"
     config = parse_flags(OptimizeConfig, [*flags.split(), "--answer-metric", "mix"])
