@@ -11,7 +11,7 @@ from memory_program.configs.groups import MACHINE_SETTINGS
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.provenance import provenance
-from memory_program.evaluation.scoring.score_signature import optimization_datasets
+from memory_program.evaluation.seen_data import optimization_datasets
 from memory_program.models.model_names import model_program
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate

@@ -13,8 +13,8 @@ from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
-from memory_program.core.json_files import Json, read_json_file, write_json
-from memory_program.evaluation.scoring.score_signature import optimization_datasets, read_optimization_data
+from memory_program.core.json_files import Json, read_json_file
+from memory_program.evaluation.seen_data import read_optimization_data, save_with_data
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_program
 from memory_program.rl.training_data import TrainingSplits
@@ -79,8 +79,6 @@ def save_trained_program(
     Raises:
         OSError: the file cannot be written.
     """
-    program.save(str(path))
-    state = read_json_file(path)
     given: Json = read_json_file(config.program) if config.program is not None else {}
     optimization: Json = given.get("metadata", {}).get("optimization", {})
     known = {conversation.conversation_id for conversation in splits.dataset.conversations}
@@ -90,10 +88,13 @@ def save_trained_program(
     }
     # generated conversations are in no dataset
     own: Json = {"name": splits.dataset.name, "sha256": splits.dataset.sha256, **used}
-    datasets = optimization_datasets(own if any(used.values()) else None, _start_programs(config))
-    if optimization or datasets:
-        state["metadata"]["optimization"] = {**optimization, **datasets}
-        write_json(path, state)
+    save_with_data(
+        program,
+        path,
+        _start_programs(config),
+        own=own if any(used.values()) else None,
+        optimization=optimization,
+    )
 
 
 def _start_programs(config: TrainConfig) -> list[Path]:

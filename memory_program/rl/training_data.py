@@ -10,15 +10,17 @@ from locomo.splits import SPLITS
 from locomo.types import Benchmark, Conversation
 from memory_program.bank.budget import count_tokens
 from memory_program.bank.memory import MemoryKind, operation_from_json
-from memory_program.bank.record_json import session_to_json
 from memory_program.configs.groups import DatasetName, DataSettings, TrainingPart
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.hashing import content_hash
-from memory_program.core.json_files import Json, read_json_file, write_json
+from memory_program.core.json_files import write_json
 from memory_program.evaluation.data_splits import DataSplits, split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.question_selection import read_subset_ids, select_named
-from memory_program.models.model_names import model_source, runs_here
+from memory_program.evaluation.seen_data import (
+    SFT_CONVERSATIONS_FILE,
+    read_sft_conversations,
+    taught_conversations,
+)
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.worlds import KINDS, Kind, World, generate_worlds
 
@@ -26,10 +28,6 @@ _SESSIONS = (8, 10)  # per conversation, as in the bundled sample
 _TRAIN_QUESTIONS = 40.0  # per session; gives about eight, all there are: a mean of two is a noisy reward
 _VAL_QUESTIONS = 8.0  # per session; gives about three, in the benchmark's proportions
 _SFT_SEED, _TRAIN_SEED, _VAL_SEED = 10_000_000, 20_000_000, 30_000_000
-
-SFT_CONVERSATIONS_FILE = "sft_conversations.json"
-"""Lies beside the weights of a fine-tuned model and lists the conversations that taught it."""
-
 
 ExpertLengths = dict[tuple[str, str], dict[MemoryKind, int]]
 """Tokens of the memories that an expert wrote, by conversation and session, and by kind."""
@@ -212,30 +210,6 @@ def check_examples(splits: TrainingSplits, part: TrainingPart, *, answerable_onl
     raise ConfigError(f"{reason} (its conversations: {ids:.200})")
 
 
-def sft_conversation_key(conversation_id: str, first_session: Json) -> str:
-    """Identify a conversation that taught a model: by its id and the content of its first session (JSON)."""
-    return f"{conversation_id}@{content_hash(first_session)[:16]}"
-
-
-def read_sft_conversations(model: str) -> list[str]:
-    """List the keys of the conversations that taught a model by ``--mode sft``; none of a model of the hub.
-
-    Raises:
-        RecordError: the list beside the model's weights is damaged.
-    """
-    if not runs_here(model):
-        return []
-    path = Path(model_source(model)).expanduser() / SFT_CONVERSATIONS_FILE
-    if not path.is_file():
-        return []
-    try:
-        return [str(key) for key in read_json_file(path)["conversations"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(
-            f"{str(path)!r} does not list conversations ({error}): run --mode sft again"
-        ) from error
-
-
 def inherit_sft_conversations(model: str, folder: Path) -> None:
     """Write the list of a model's SFT conversations beside the weights that were trained from it, if any.
 
@@ -254,14 +228,11 @@ def check_not_taught(model: str, conversations: Sequence[Conversation]) -> None:
     Raises:
         ConfigError: they share one.
     """
-    taught = set(read_sft_conversations(model))
-    for conversation in conversations:
-        session = json.loads(session_to_json(conversation.sessions[0]))
-        if sft_conversation_key(conversation.conversation_id, session) in taught:
-            raise ConfigError(
-                f"conversation {conversation.conversation_id!r} taught {model!r} by --mode sft, so it cannot "
-                "train it by reward: record trajectories with --split sft, and train with --split rl"
-            )
+    if taught := taught_conversations(model, conversations):
+        raise ConfigError(
+            f"conversation {taught[0]!r} taught {model!r} by --mode sft, so it cannot train it by reward: "
+            "record trajectories with --split sft, and train with --split rl"
+        )
 
 
 def _halves(

@@ -34,6 +34,7 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
 from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
+from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, read_sft_conversations, save_with_data
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.frozen_adapters import merge_frozen_adapters
@@ -44,15 +45,13 @@ from memory_program.models.factory import (
     language_model,
     takes_chat_template,
 )
-from memory_program.models.model_names import OBSERVATIONS
+from memory_program.models.model_names import OBSERVATIONS, model_program
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
 from memory_program.rl.training_data import (
-    SFT_CONVERSATIONS_FILE,
     load_synthesis_conversations,
     load_training_splits,
-    read_sft_conversations,
 )
 from memory_program.rl.training_models import complete_training, needs_float32, reload_in_float32
 from memory_program.sft.exports import find_verl_model, write_llamafactory, write_verl
@@ -114,7 +113,7 @@ def collect_trajectories(
             temperature=config.temperature,
             max_tokens=config.max_completion_tokens,
         )
-        program.save(str(config.output_dir / PROGRAM_FILE))
+        save_with_data(program, config.output_dir / PROGRAM_FILE, [config.program])
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
     files = {session_file(config.output_dir, conversation.conversation_id) for conversation in splits.train}
@@ -308,17 +307,18 @@ def _save_model(
     config: FineTuneConfig, program: MemoryProgram, save: Callable[[Path], None], taught: Sequence[str]
 ) -> None:
     """Save the weights with their program and the conversations that taught them."""
-    has_prompts = (config.program or config.trajectories / PROGRAM_FILE).is_file()
+    prompts = config.program or config.trajectories / PROGRAM_FILE
+    has_prompts, earlier = prompts.is_file(), [prompts, model_program(config.model)]
 
     def write(draft: Path) -> None:
         save(draft)
         write_json(draft / SFT_CONVERSATIONS_FILE, {"conversations": list(taught)})
         if has_prompts:  # trajectories of earlier versions lack them
-            program.save(str(draft / PROGRAM_FILE))
+            save_with_data(program, draft / PROGRAM_FILE, earlier)
 
     config.weights_folder.parent.mkdir(parents=True, exist_ok=True)
     if config.target == "reader" and has_prompts:
-        program.save(str(config.weights_folder.parent / PROGRAM_FILE))
+        save_with_data(program, config.weights_folder.parent / PROGRAM_FILE, earlier)
     atomic_write_folder(config.weights_folder, write)
 
 

@@ -19,11 +19,11 @@ from memory_program.core.errors import RecordError
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
+from memory_program.evaluation.seen_data import sft_conversation_key
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.rl.rollouts import chat_messages, get_policy_lm, run_rollout, sampling_program
-from memory_program.rl.training_data import sft_conversation_key
 from memory_program.sft.session_lines import (
     SessionLine,
     append_line,

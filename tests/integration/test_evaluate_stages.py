@@ -13,10 +13,12 @@ import pytest
 from rich.console import Console
 
 from locomo.judge.rubrics import Verdict
+from locomo.locomo import read_conversations
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.bank.record_json import session_to_json
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import (
@@ -34,6 +36,7 @@ from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
 from memory_program.evaluation.report.write_reports import load_system_records
 from memory_program.evaluation.scoring.score_signature import identify_judge, read_run, write_run
+from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, sft_conversation_key
 from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
 from memory_program.models.usage import CallRecord, Usage, record_call
 from tests.evaluation_samples import (
@@ -280,13 +283,28 @@ def test_optimisation_data_is_known_without_the_program_file(bench):
     saved["metadata"]["optimization"] = {"dataset": seen}
     program.write_text(json.dumps(saved))
     bench.run_memory(NoteTaking(), systems="optimized", program=program)
-    warning = "optimized: it was optimised on 2 of these conversations: quote --split test"
+    warning = "optimized: it was optimised or trained on 2 of these conversations: quote --split test"
     assert warning in bench.output
     program.unlink()
     results = bench.run(NoteTaking(), mode="report", systems="optimized", program=program)
     assert results is not None
     assert results["systems"]["optimized"]["chosen_on"] == ["talk-1", "talk-3"]
     assert warning in bench.output
+
+
+def test_conversations_that_weights_were_trained_on_are_named(bench):
+    model = write_model(bench.folder / "model", b"weights")
+    program, listed = bench.folder / "model" / "program.json", bench.folder / "model" / SFT_CONVERSATIONS_FILE
+    sha256 = hashlib.sha256(bench.data.read_bytes()).hexdigest()
+    rewarded = {"train": ["talk-1"], "val": [], "sha256": sha256}
+    program.write_text(json.dumps({"metadata": {"optimization": {"dataset": rewarded}}}))
+    (conversation,) = (one for one in read_conversations(bench.data) if one.conversation_id == "talk-3")
+    first = json.loads(session_to_json(conversation.sessions[0]))
+    listed.write_text(json.dumps({"conversations": [sft_conversation_key("talk-3", first)]}))
+    results = bench.run_memory(NoteTaking(), reader_model=model)
+    assert results is not None
+    assert results["systems"]["memory"]["chosen_on"] == ["talk-1", "talk-3"]
+    assert "memory: it was optimised or trained on 2 of these conversations" in bench.output
 
 
 def test_a_report_of_some_conversations_scores_only_those(bench):

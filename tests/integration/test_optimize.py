@@ -16,7 +16,7 @@ from memory_program.core.errors import ConfigError, RunInUseError
 from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.evaluation.scoring.score_signature import read_optimization_data
+from memory_program.evaluation.seen_data import read_optimization_data
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer

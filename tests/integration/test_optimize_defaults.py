@@ -96,7 +96,7 @@ def test_without_flags_demos_are_found_on_the_sample_and_gain_on_its_test_split(
     (compared,) = evaluated["comparisons"]
     assert (compared["a"], compared["b"]) == ("memory", "optimized")
     assert compared["high"] < -0.2  # memory minus optimized
-    assert "it was optimised on" not in report
+    assert "it was optimised or trained on" not in report
 
 
 def test_an_evaluation_on_the_conversations_of_the_optimisation_says_so(tmp_path: Path) -> None:
@@ -104,5 +104,5 @@ def test_an_evaluation_on_the_conversations_of_the_optimisation_says_so(tmp_path
     run(config(tmp_path, optimizer="bootstrap", **few), maker(Careless()))
     evaluated, report = evaluate_saved(tmp_path, Careless(), systems="optimized", num_test=30)
     assert evaluated["systems"]["optimized"]["chosen_on"] == evaluated["dataset"]["conversations"]
-    note = "optimized: it was optimised on 2 of these conversations: quote --split test"
+    note = "optimized: it was optimised or trained on 2 of these conversations: quote --split test"
     assert note in report

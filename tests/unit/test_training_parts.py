@@ -22,7 +22,13 @@ from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import read_json_file, write_json
 from memory_program.evaluation.datasets import load_dataset
-from memory_program.evaluation.scoring.score_signature import read_optimization_data
+from memory_program.evaluation.seen_data import (
+    SFT_CONVERSATIONS_FILE,
+    OptimizationData,
+    read_optimization_data,
+    save_with_data,
+    sft_conversation_key,
+)
 from memory_program.rl.episodes import Episode
 from memory_program.rl.trained_program import (
     PROGRAM_FILE,
@@ -31,14 +37,12 @@ from memory_program.rl.trained_program import (
     save_trained_program,
 )
 from memory_program.rl.training_data import (
-    SFT_CONVERSATIONS_FILE,
     check_not_taught,
     count_examples,
     inherit_sft_conversations,
     load_synthesis_conversations,
     load_training_splits,
     read_expert_lengths,
-    sft_conversation_key,
 )
 from memory_program.rl.training_run import train
 from memory_program.sft.trajectories import record_trajectories
@@ -159,6 +163,15 @@ def test_a_trained_model_still_tells_the_data_of_the_model_and_the_prompts_it_be
         tuple(f"talk-{number}" for number in range(1, 8)),
         tuple(f"talk-{number}" for number in range(1, 6)),
     ]
+
+
+def test_a_program_that_is_saved_over_its_own_file_still_tells_its_data(source, tmp_path):
+    dataset = {"sha256": "p", "train": ["a"], "val": ["b"]}
+    path = save_program(tmp_path / "prompts.json", dataset=dataset)
+    save_with_data(
+        make_base_program(TrainConfig(source=source)), path, [path, None, tmp_path / "absent.json"]
+    )
+    assert read_optimization_data(path, "p") == OptimizationData("p", ("a", "b"))
 
 
 def test_conversations_that_the_prompts_beside_a_model_were_optimised_on_are_not_tested(source, tmp_path):

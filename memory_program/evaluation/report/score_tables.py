@@ -149,7 +149,7 @@ def result_warnings(name: str, system: Json) -> list[str]:
     lines += [f"{name}: {line}" for line in _reply_flaws(system)]
     if system.get("chosen_on"):
         lines.append(
-            f"{name}: it was optimised on {len(system['chosen_on'])} of these conversations: "
+            f"{name}: it was optimised or trained on {len(system['chosen_on'])} of these conversations: "
             "quote --split test"
         )
     return lines

@@ -1,6 +1,5 @@
 """The identity of systems and judges: whatever their records depend on."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
 from memory_program.core.hashing import RECORD_VERSION, content_hash
-from memory_program.core.json_files import Json, read_json_file
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
+from memory_program.evaluation.seen_data import OptimizationData
 from memory_program.models.model_names import model_fingerprint
 
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
@@ -192,63 +191,6 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
         rubric = program.rubric.value
         optimized = OptimizedRubric(rubric, content_hash(prompts[rubric]), program.optimized_on)
     return JudgeIdentity(config.judge, prompts, optimized, model_fingerprint(config.judge))
-
-
-@dataclass(frozen=True, slots=True)
-class OptimizationData:
-    """The data that a saved program was optimised on: conversations of a file with this hash."""
-
-    sha256: str
-    conversations: tuple[str, ...]
-
-
-def read_optimization_data(program: Path, sha256: str) -> OptimizationData | None:
-    """Read the conversations of a dataset that a saved program was optimised on; None if it names no dataset.
-
-    Args:
-        program: the file.
-        sha256: hash of the dataset.
-    """
-    datasets = _read_optimization_datasets(program)
-    seen = [id for one in datasets if one["sha256"] == sha256 for id in (*one["train"], *one["val"])]
-    return OptimizationData(sha256, tuple(dict.fromkeys(seen))) if datasets else None
-
-
-def optimization_datasets(own: Json | None, programs: Sequence[Path | None]) -> Json:
-    """Describe the data of a program for its file: ``dataset``, and ``earlier_datasets`` if there are any.
-
-    Args:
-        own: the dataset that the program is optimised on, with the ids of its conversations by split.
-        programs: the saved programs that it is made from, with their own earlier datasets.
-
-    Returns:
-        JSON, empty without any dataset. Each dataset is there once.
-    """
-    earlier = [one for path in programs if path is not None for one in _read_optimization_datasets(path)]
-    merged: dict[str, Json] = {}
-    for one in (*([own] if own is not None else []), *earlier):
-        known = merged.setdefault(one["sha256"], one)
-        splits = {name: list(dict.fromkeys([*known[name], *one[name]])) for name in ("train", "val")}
-        merged[one["sha256"]] = {**known, **splits}
-    datasets = list(merged.values())
-    # versions without ``earlier_datasets`` read the one dataset
-    return {
-        **({"dataset": datasets[0]} if datasets else {}),
-        **({"earlier_datasets": datasets[1:]} if datasets[1:] else {}),
-    }
-
-
-def _read_optimization_datasets(program: Path) -> list[Json]:
-    """List the datasets that a saved program was optimised on, the last first; none if it does not say."""
-    found: list[Json] = []
-    try:
-        saved = read_json_file(program)["metadata"]["optimization"]
-        for one in (saved["dataset"], *saved.get("earlier_datasets", [])):
-            ids = {name: [*map(str, one[name])] for name in ("train", "val")}
-            found.append({**one, **ids, "sha256": str(one["sha256"])})
-    except (ValueError, KeyError, TypeError):  # saved by hand
-        return []
-    return found
 
 
 @dataclass(frozen=True, slots=True)

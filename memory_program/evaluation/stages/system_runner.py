@@ -22,11 +22,11 @@ from memory_program.evaluation.scoring.score_signature import (
     SystemRun,
     identify_judge,
     identify_system,
-    read_optimization_data,
     read_run,
     write_run,
 )
 from memory_program.evaluation.scoring.system_records import SystemRecords
+from memory_program.evaluation.seen_data import read_seen_data
 from memory_program.evaluation.stages.answer_stage import Answerer
 from memory_program.evaluation.stages.build_stage import Builder
 from memory_program.evaluation.stages.cost_estimate import (
@@ -91,9 +91,6 @@ class SystemRunner:
             config = _with_bank_writer(name, config, selection, make_system, store, writers)
         self._name, self._config, self._store = name, config, store
         self._system = _make_system(name, config, make_system)
-        chosen_on = None
-        if config.program is not None and name is SystemName.OPTIMIZED:
-            chosen_on = read_optimization_data(config.program, selection.dataset.sha256)
         journals = Journals.read(folder)
         # a build asks no reader; so its run says nothing of one
         reader = None if config.mode is Mode.BUILD else config.reader_model_for(name)
@@ -118,7 +115,13 @@ class SystemRunner:
                 judge = read_run(folder).judge
             except RecordError:
                 judge = None
-        run = SystemRun(identify_system(self._system, name, config), judge, chosen_on)
+        seen = read_seen_data(
+            selection.dataset.sha256,
+            selection.conversations,
+            programs=[config.program] if config.program and name is SystemName.OPTIMIZED else [],
+            models=[model for model in models.values() if model is not None],
+        )
+        run = SystemRun(identify_system(self._system, name, config), judge, seen)
         self.recorded = SystemRecords(folder, run, journals, selection)
         runs = self._system
         if executor is not None:  # the tasks of a cluster together keep to the limit of calls in flight
