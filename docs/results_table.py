@@ -49,6 +49,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
     ("smollm2-135m-grpo-answerable", "memory", "SmolLM2-135M, GRPO answerable", "notes"),
     ("smollm2-135m-grpo-answerable1", "memory", "the same, seed 1", "notes"),
+    ("smollm2-135m-grpo-answerable30", "memory", "the same, 30 steps at 2e-4", "notes"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
@@ -94,6 +95,16 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "GRPO of the reader, answerable, notes, seed 1",
         ("smollm2-135m-sft-notes", "memory"),
         ("smollm2-135m-grpo-answerable1", "memory"),
+    ),
+    (
+        "GRPO of the reader, answerable, notes, 30 steps at 2e-4",
+        ("smollm2-135m-sft-notes", "memory"),
+        ("smollm2-135m-grpo-answerable30", "memory"),
+    ),
+    (
+        "extractive to notes, GRPO, 30 steps at 2e-4",
+        ("extractive", "extractive"),
+        ("smollm2-135m-grpo-answerable30", "memory"),
     ),
     ("extractive to notes, SFT", ("extractive", "extractive"), ("smollm2-135m-sft-notes", "memory")),
     (
