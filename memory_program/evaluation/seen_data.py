@@ -32,7 +32,7 @@ class OptimizationData:
 
 def read_seen_data(
     sha256: str,
-    conversations: Sequence[Conversation],
+    conversations: Sequence[Conversation] = (),
     *,
     programs: Sequence[Path] = (),
     models: Sequence[str] = (),
@@ -41,7 +41,7 @@ def read_seen_data(
 
     Args:
         sha256: hash of the dataset.
-        conversations: those of the dataset that matter.
+        conversations: those of the dataset to look for among the ones that ``--mode sft`` taught the models.
         programs: the saved programs of the system.
         models: its models, with the programs beside their weights.
 
@@ -129,7 +129,7 @@ def _read_optimization_datasets(program: Path) -> list[Json]:
         for one in (saved["dataset"], *saved.get("earlier_datasets", [])):
             ids = {name: [*map(str, one[name])] for name in ("train", "val")}
             found.append({**one, **ids, "sha256": str(one["sha256"])})
-    except (OSError, ValueError, KeyError, TypeError):  # saved by hand, or trajectories of earlier versions
+    except (FileNotFoundError, ValueError, KeyError, TypeError):  # saved by hand, or older trajectories
         return []
     return found
 

@@ -14,7 +14,7 @@ from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file
-from memory_program.evaluation.seen_data import read_optimization_data, save_with_data
+from memory_program.evaluation.seen_data import read_seen_data, save_with_data
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_program
 from memory_program.rl.training_data import TrainingSplits
@@ -57,11 +57,12 @@ def leave_out_seen(config: TrainConfig, splits: TrainingSplits) -> tuple[Trainin
     Raises:
         ConfigError: nothing is left.
     """
-    read = [read_optimization_data(path, splits.dataset.sha256) for path in _start_programs(config)]
-    seen = {conversation for data in read if data is not None for conversation in data.conversations}
+    start = _start_programs(config)
+    data = read_seen_data(splits.dataset.sha256, programs=start)
+    seen = data.conversations if data is not None else ()
     test = tuple(c for c in splits.test if c.conversation_id not in seen)
     if splits.test and not test:
-        programs = ", ".join(repr(str(path)) for path in _start_programs(config))
+        programs = ", ".join(repr(str(path)) for path in start)
         raise ConfigError(
             f"the prompts in {programs} were optimised on all {len(splits.test)} test conversations, so that "
             "nothing is left to compare on: optimise on fewer, or train on another dataset"

@@ -9,7 +9,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.validity import find_valid_times
 from memory_program.core.json_files import Json
-from memory_program.evaluation.report.score_tables import SCORE_LABELS, TOKEN_F1_LABEL
+from memory_program.evaluation.report.score_tables import score_label
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import is_wrong
 from memory_program.evaluation.scoring.question_scores import ScoredQuestion
@@ -87,7 +87,7 @@ def build_browser_data(
     benchmark = questions[0].benchmark if questions else Benchmark.LOCOMO
     content = {
         "name": name,
-        "metric": SCORE_LABELS.get(benchmark, TOKEN_F1_LABEL),
+        "metric": score_label(benchmark),
         "systems": list(systems),
         "conversations": talks,
         "questions": [

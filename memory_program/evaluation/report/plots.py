@@ -65,7 +65,7 @@ def write_plots(folder: Path, results: Json) -> list[Path]:
 def svg_figures(results: Json) -> list[tuple[str, Markup]]:
     """Draw every plot that the results have data for as (title, SVG), in the colours of the page."""
     systems: Json = results["systems"]
-    score, by_group = score_label(results["dataset"]), score_by_group_label(results["dataset"])
+    score, by_group = score_label(results["dataset"]["benchmark"]), score_by_group_label(results["dataset"])
     figures = {
         f"{by_group}, with intervals": plot_score_by_category,
         f"{score} against tokens per question": plot_score_vs_tokens,
@@ -129,7 +129,7 @@ def plot_score_by_category(results: Json) -> Figure:
             label=name,
         )
     axes.set_xticks(range(len(groups)), list(map(short_heading, groups)))
-    axes.set_ylabel(f"{score_label(results['dataset'])} (abstention: accuracy)")
+    axes.set_ylabel(f"{score_label(results['dataset']['benchmark'])} (abstention: accuracy)")
     axes.set_ylim(0, 1)
     axes.set_title(_title(results))
     axes.legend()
@@ -184,7 +184,7 @@ def _plot_score_vs(
         axes.xaxis.set_major_locator(SymmetricalLogLocator(base=10, linthresh=linear_below, subs=(1, 2, 5)))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.set_xlabel(label)
-    axes.set_ylabel(score_label(results["dataset"]))
+    axes.set_ylabel(score_label(results["dataset"]["benchmark"]))
     axes.margins(0.15)
     axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     axes.set_title(_title(results))

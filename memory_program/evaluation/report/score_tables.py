@@ -228,7 +228,7 @@ def _with_oracle(results: Json) -> Mapping[str, Json]:
     return {**results["systems"], **oracle}
 
 
-SCORE_LABELS: Mapping[str, str] = {
+_SCORE_LABELS: Mapping[str, str] = {
     Benchmark.LOCOMO: "official F1",
     Benchmark.PERSONAMEM: "share of right choices",
     Benchmark.BEAM: "nugget score",
@@ -236,7 +236,7 @@ SCORE_LABELS: Mapping[str, str] = {
 }
 """The names of the benchmarks' scores on axes and in titles."""
 
-TOKEN_F1_LABEL = "LoCoMo's token F1"
+_TOKEN_F1_LABEL = "LoCoMo's token F1"
 """That of a benchmark which has none of its own."""
 
 _GROUPED_BY = {
@@ -246,14 +246,14 @@ _GROUPED_BY = {
 }
 
 
-def score_label(dataset: Json) -> str:
-    """Name the score of a dataset's benchmark."""
-    return SCORE_LABELS.get(dataset["benchmark"], TOKEN_F1_LABEL)
+def score_label(benchmark: str) -> str:
+    """Name the score of a benchmark."""
+    return _SCORE_LABELS.get(benchmark, _TOKEN_F1_LABEL)
 
 
 def score_by_group_label(dataset: Json) -> str:
     """Name the score of a dataset's benchmark and the groups of questions that it is given for."""
-    return f"{score_label(dataset)} by {_GROUPED_BY.get(dataset['benchmark'], 'type')}"
+    return f"{score_label(dataset['benchmark'])} by {_GROUPED_BY.get(dataset['benchmark'], 'type')}"
 
 
 def _f1_title(dataset: Json) -> str:
