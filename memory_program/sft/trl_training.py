@@ -18,6 +18,7 @@ from typing import cast
 import dspy
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from huggingface_hub import constants
 from peft import PeftModel
@@ -57,7 +58,7 @@ def fine_tune(
     *,
     epochs: int,
     batch: int,
-    save_every: int = 50,
+    save_every_s: float = 600.0,
     on_start: Callable[[], None] = lambda: None,
     on_entry: Callable[[LogEntry], None] = lambda entry: None,
 ) -> Callable[[Path], None]:
@@ -73,7 +74,7 @@ def fine_tune(
         training: the optimizer's settings.
         epochs: passes over the training examples.
         batch: examples per step, shared by the processes.
-        save_every: steps between checkpoints; each epoch ends with one, too.
+        save_every_s: seconds between checkpoints; each epoch ends with one, too.
         on_start: called when the folder turns out to fit the settings.
         on_entry: called with every log entry.
 
@@ -121,7 +122,7 @@ def fine_tune(
             eval_dataset=_to_dataset(val),
             processing_class=copy.deepcopy(engine.model.tokenizer),  # it gets a token for padding
             peft_config=lora_config(training, engine.settings.source) if training.tuning == "lora" else None,
-            callbacks=[_Recording(run, save_every, on_entry)],
+            callbacks=[_Recording(run, save_every_s, on_entry)],
         )
         trainer.tokens_per_example = fmean(len(sample.completion) for sample in val)
         trainer.remove_callback(PrinterCallback)
@@ -277,11 +278,14 @@ class _Trainer(SFTTrainer):
 class _Recording(TrainerCallback):
     """Writes the log, asks for checkpoints within an epoch, and ends a training that diverges."""
 
-    def __init__(self, run: RunState | None, save_every: int, on_entry: Callable[[LogEntry], None]) -> None:
-        self._run, self._save_every, self._on_entry = run, save_every, on_entry
+    def __init__(
+        self, run: RunState | None, save_every_s: float, on_entry: Callable[[LogEntry], None]
+    ) -> None:
+        self._run, self._save_every_s, self._on_entry = run, save_every_s, on_entry
         entries = [] if run is None else read_log(run.folder)
         self._seconds: float = entries[-1]["run_s"] if entries else 0.0
         self._started = 0.0
+        self._saved = time.monotonic()
         self._tokens = 0
 
     def on_train_begin(
@@ -297,9 +301,15 @@ class _Recording(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
-        steps = state.max_steps // int(args.num_train_epochs)
-        if state.global_step % self._save_every == 0 and state.global_step % steps:
+        # The first process decides: all have to save after the same step.
+        (is_due,) = broadcast_object_list([time.monotonic() - self._saved >= self._save_every_s])
+        if is_due and state.global_step % (state.max_steps // int(args.num_train_epochs)):
             control.should_save = True
+
+    def on_save(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
+    ) -> None:
+        self._saved = time.monotonic()
 
     def on_log(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

@@ -51,7 +51,7 @@ def teach(
     settings = {"learning_rate": 1e-3, "warmup_steps": 0, "tuning": "full", "batch_tokens": 1024} | changes
     optimizer, lm = OptimizerSettings(**settings), language_model(f"local:{model}")
     with closing(require_local_engine(lm)):
-        save = fine_tune(lm, LESSONS, folder, optimizer, epochs=2, batch=4, save_every=1, on_entry=on_entry)
+        save = fine_tune(lm, LESSONS, folder, optimizer, epochs=2, batch=4, save_every_s=0, on_entry=on_entry)
         save(folder / "model")
     return folder / "model"
 
