@@ -1,6 +1,8 @@
 """The MCP door, driven by the official client: over streamable HTTP, and over stdio to a process."""
 
 import asyncio
+import os
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 
@@ -113,6 +115,28 @@ def test_every_tool_resource_and_prompt_works_over_stdio_and_survives_a_restart(
 
     asyncio.run(run(use_every_tool))
     asyncio.run(run(look))
+
+
+def test_a_server_on_stdio_stops_at_a_signal_though_its_client_keeps_the_pipe_open(tmp_path, model):
+    flags = ["--mcp", "stdio", "--model", "openai/test", "--api-base", model.url]
+    command = [sys.executable, "-m", "memory_program.cli", "serve", *flags]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY}
+    with subprocess.Popen(
+        [*command, "--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        server.stdin.flush()
+        server.stdout.readline()  # it serves
+        server.terminate()
+        try:
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
 
 
 def test_the_token_or_a_header_chooses_the_namespace_and_the_model_cannot(tmp_path, model):

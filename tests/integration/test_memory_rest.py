@@ -5,7 +5,8 @@ import logging
 import random
 import signal
 import sqlite3
-from contextlib import closing
+import time
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 import httpx
@@ -544,6 +545,23 @@ def test_a_killed_server_answers_after_its_restart_from_every_turn_that_it_took(
             assert server.stop(signal.SIGTERM) == 0
         assert "Pip" not in server.log
         assert KEY not in server.log
+
+
+@pytest.mark.parametrize(
+    ("route", "content"), [("messages", {"messages": [PIP], "end": True}), ("ask", QUESTION)]
+)
+def test_a_server_stops_after_its_grace_though_a_model_never_answers(tmp_path, route, content):
+    behaves = [Behaviour.COMPETENT]
+    with (
+        ModelServer(lambda *_: behaves[0]) as model,
+        MemoryServer(tmp_path, model.url, "--grace", "1") as server,
+    ):
+        behaves[0] = Behaviour.HANG
+        with suppress(httpx.TimeoutException):
+            httpx.post(f"{server.url}{API}/{route}", json=content, timeout=1)
+        while not model.traffic.in_flight:
+            time.sleep(0.05)
+        assert server.stop(signal.SIGTERM) == 0  # it is given 30 seconds, the model hangs for 60
 
 
 @pytest.mark.timeout(900)  # half a minute on an idle machine

@@ -3,11 +3,11 @@
 import asyncio
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
@@ -81,7 +81,7 @@ class ModelThreads:
     def __init__(self, threads: int) -> None:
         """Make the threads."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model-call")
-        self._most, self._running = threads * _CALLS_PER_THREAD, 0
+        self._most, self._running = threads * _CALLS_PER_THREAD, set[Future[Any]]()  # Any: each has its own
 
     async def run(self, task: Callable[[], _T]) -> _T:
         """Run a task.
@@ -89,17 +89,17 @@ class ModelThreads:
         Raises:
             BusyError: too many wait already.
         """
-        if self._running >= self._most:
-            raise BusyError(f"{self._running} requests wait for the model: send this one again later")
-        self._running += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, task)
-        finally:
-            self._running -= 1
+        if len(self._running) >= self._most:
+            raise BusyError(f"{len(self._running)} requests wait for the model: send this one again later")
+        future = self._pool.submit(task)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(future)
 
-    def close(self) -> None:
-        """Begin no further task."""
+    def close(self) -> bool:
+        """Begin no further task; False if one still runs."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        return not self._running
 
 
 def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:

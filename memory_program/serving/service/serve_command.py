@@ -195,19 +195,35 @@ def serve_memory(config: ServeConfig) -> None:
     import_bm25s()
     gc.freeze()  # what a server has imported stays: to look for garbage in it stops every request for 0.1 s
     parts.service.start()
+
+    def end_at_once(*_: object) -> None:
+        """Stop without the event loop, which would wait for the thread that reads the next line of stdin."""
+        _stop(config, parts)
+        os._exit(0)
+
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    if config.doors.mcp == "stdio":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end_at_once)
+    else:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     try:
         asyncio.run(_serve_doors(config, parts))
     finally:
-        parts.threads.close()
-        is_idle = parts.service.stop(config.doors.grace)
+        if not _stop(config, parts) and not isinstance(sys.exception(), Exception):
+            os._exit(0)  # threads that wait for a model would keep the process for minutes
+
+
+def _stop(config: ServeConfig, parts: ServerParts) -> bool:
+    """Let running sessions finish for the time of the grace; False if a thread still waits for a model."""
+    are_calls_done = parts.threads.close()
+    is_idle = parts.service.stop(config.doors.grace)
     if not is_idle:
         _logger.warning(
             json.dumps({"event": "stop", "unfinished": "a session is written after the next start"})
         )
-        sys.stderr.flush()
-        os._exit(0)  # threads that wait for a model would keep the process for minutes
+    sys.stderr.flush()
+    return is_idle and are_calls_done
 
 
 async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
