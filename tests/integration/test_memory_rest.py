@@ -2,9 +2,13 @@
 
 import json
 import logging
+import os
 import random
 import signal
+import socket
 import sqlite3
+import subprocess
+import sys
 import time
 from contextlib import closing, suppress
 from datetime import UTC, datetime
@@ -25,6 +29,7 @@ from memory_program.serving.service.serve_command import (
     make_served_program,
     serve_memory,
 )
+from tests.conftest import CHECKOUT
 from tests.killed_server import server_killed
 from tests.memory_server import KEY, MemoryServer
 from tests.memory_services import served
@@ -471,13 +476,37 @@ def test_the_log_has_each_deletion_once_also_if_an_erasure_ends_in_an_error(
 def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, model, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     config = ServeConfig(
-        db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="openai/test", api_base=model.url, host="0.0.0.0"
+        db_url=f"sqlite:///{tmp_path / 'b.sqlite'}",
+        model="openai/test",
+        api_base=model.url,
+        host="0.0.0.0",
+        port=0,
     )
     with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none") as refused:
         serve_memory(config)
     assert f"token create --db-url {config.db_url}" in str(refused.value)
     with pytest.raises(ConfigError, match="no model is named"):
         ServeConfig(writer_model="openai/test")
+
+
+def test_a_server_whose_port_is_in_use_ends_with_an_error_that_says_so(tmp_path, model):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        flags = ["--mcp", "stdio", "--rest", "--port", str(other.getsockname()[1])]
+        command = [sys.executable, "-m", "memory_program.cli", "serve", *flags]
+        named = ["--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}", "--model", "openai/test"]
+        done = subprocess.run(
+            [*command, *named, "--api-base", model.url],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY},
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last.partition("(")[0]) == (
+        2,
+        "error: the server cannot listen: Address already in use ",
+    )
 
 
 def test_metrics_count_what_happened_and_name_nobody(server, ask):

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -178,11 +179,13 @@ def serve_memory(config: ServeConfig) -> None:
     """Serve until the process is told to stop; then let running sessions finish for the time of the grace.
 
     Raises:
-        ConfigError: the address is open to others, and there is no token.
+        ConfigError: the address is in use, or is open to others, and there is no token.
         ModelError: a model cannot be used.
         StoreError: the database cannot be opened.
     """
     _log_as_json()
+    if config.doors.mcp != "stdio" or config.doors.rest or config.doors.proxy:
+        _check_can_listen(config.doors.host, config.doors.port)
     key = read_key("UPSTREAM_API_KEY")
     if not key and config.doors.upstream is None:  # that API is the one of the models
         key = read_key("OPENAI_API_KEY")
@@ -212,6 +215,18 @@ def serve_memory(config: ServeConfig) -> None:
     finally:
         if not _stop(config, parts) and not isinstance(sys.exception(), Exception):
             os._exit(0)  # threads that wait for a model would keep the process for minutes
+
+
+def _check_can_listen(host: str, port: int) -> None:
+    """Raise a ConfigError if the address cannot be listened on: uvicorn only logs that, and exits."""
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"the server cannot listen: {error.strerror}; end the other server, or choose another --port or "
+            "--host"
+        ) from error
 
 
 def _stop(config: ServeConfig, parts: ServerParts) -> bool:
