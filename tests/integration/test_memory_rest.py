@@ -396,6 +396,15 @@ def test_tokens_are_scoped_hashed_and_revoked(tmp_path, model, capsys, caplog):
         assert not any(secret.encode() in file.read_bytes() for file in tmp_path.iterdir())
 
 
+def test_a_request_without_a_token_is_told_how_to_send_one(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, require_tokens=True) as (address, _):
+        detail = httpx.get(f"{address}{API}/memories").json()["detail"]
+    assert detail == (
+        "send a token of this server in the header Authorization (as Bearer) or X-Memory-Token: "
+        "memory-program token create makes one"
+    )
+
+
 def test_requests_of_a_token_are_limited_and_open_sessions_are(tmp_path, model):
     settings = {"require_tokens": True, "requests_per_second": 0.5, "max_open_sessions": 2}
     with (

@@ -99,7 +99,8 @@ def find_principal(headers: Mapping[str, str], tokens: ApiTokens, *, is_required
         return tokens.resolve(token)
     if is_required:
         raise AccessError(
-            "send a token as 'Authorization: Bearer mp_...': memory-program token create makes one"
+            f"send a token of this server in the header Authorization (as Bearer) or {TOKEN_HEADER}: "
+            "memory-program token create makes one"
         )
     return LOCAL_USER
 
