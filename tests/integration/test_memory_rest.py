@@ -639,6 +639,17 @@ def test_a_namespace_header_that_is_not_utf_8_is_refused(server):
     assert "is not UTF-8" in answer.json()["detail"]
 
 
+def test_two_namespaces_of_a_query_that_is_not_utf_8_are_not_one(server):
+    added = [
+        server[0].post(f"{API}/messages?namespace={name}", json={"messages": [PIP]})
+        for name in ("jos%E9", "jos%E8")
+    ]
+    assert [one.status_code for one in added] == [422, 422]
+    assert "is not UTF-8" in added[0].json()["detail"]
+    assert "jos\ufffd" not in server[0].get(f"{API}/namespaces", params={"limit": 200}).json()["items"]
+    assert server[0].get(f"{API}/namespace?namespace=jos%C3%A9").json()["namespace"] == "josé"
+
+
 def test_messages_are_stored_once_though_nobody_could_wait_for_them(tmp_path, model, monkeypatch):
     with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url) as (address, parts):
 
