@@ -1,8 +1,9 @@
 """The proxy door, driven by the ``openai`` client: memories in, exchanges remembered, the rest untouched."""
 
+import asyncio
 import re
 import time
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 
 import httpx
 import openai
@@ -237,6 +238,23 @@ def test_what_a_client_heard_before_it_left_is_remembered(tmp_path, model):
             time.sleep(0.05)
         assert waiting(service)[1].startswith("Assistant: Hello")
         assert len(waiting(service)[1]) < 300
+
+
+def test_more_streams_than_a_hundred_are_open_at_once(tmp_path, model):
+    replies = [said("a" * 20)] * 101
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi."}]}
+
+    async def run(address):
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, timeout=60) as client, AsyncExitStack() as stack:
+            for number in range(len(replies)):
+                sent = {**body, "user": f"u{number}"}
+                open_stream = client.stream("POST", f"{address}chat/completions", json=sent)
+                async with asyncio.timeout(20):
+                    await stack.enter_async_context(open_stream)
+
+    with proxied(tmp_path, model, replies, event_s=1) as (client, _, _):
+        asyncio.run(run(client.base_url))
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,10 @@ class ChatProxy:
         self._service, self._metrics = service, metrics
         self._default_namespace, self._key = default_namespace, upstream_key
         self._upstream = upstream.rstrip("/")
-        self._client = httpx.AsyncClient(timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0))
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0),
+            limits=httpx.Limits(max_keepalive_connections=20),  # by default, streams beyond 100 wait
+        )
 
     def router(self) -> APIRouter:
         """Return the routes."""
