@@ -217,6 +217,28 @@ def test_an_error_of_the_upstream_comes_through_and_is_not_remembered(tmp_path, 
         assert waiting(service) == []
 
 
+def test_headers_that_are_not_ascii_pass_as_bytes(tmp_path, model):
+    heard = []
+
+    async def app(scope, receive, send):
+        heard.append(dict(scope["headers"])[b"openai-organization"])
+        await receive()
+        headers = [(b"content-type", b"application/json"), (b"x-request-id", "r☺".encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with ServedApp(app, lifespan="off") as upstream:
+        url, base = f"sqlite:///{tmp_path / 'b.sqlite'}", "http://{}:{}/v1".format(*upstream.address)
+        with served(url, model.url, proxy=True, upstream=base) as (address, _):
+            sent = {"OpenAI-Organization": "Müller ☺".encode()}
+            answer = httpx.get(f"{address}/v1/models", headers=sent)
+            told = {"messages": [{"role": "user", "content": PIP}]}
+            chat = httpx.post(f"{address}/v1/chat/completions", json=told, headers=sent)
+    assert heard == ["Müller ☺".encode()] * 2
+    for one in (answer, chat):
+        assert (one.status_code, dict(one.headers.raw)[b"x-request-id"]) == (200, "r☺".encode())
+
+
 def test_an_upstream_that_is_not_there_is_an_error_that_says_so(tmp_path, model):
     url = f"sqlite:///{tmp_path / 'b.sqlite'}"
     with served(url, model.url, proxy=True, upstream="http://127.0.0.1:9/v1") as (address, _):

@@ -108,7 +108,7 @@ class ChatProxy:
             "POST",
             f"{self._upstream}/chat/completions",
             content=json.dumps(body).encode(),  # in ASCII, which carries whatever the client escaped
-            headers={**self._headers(request.headers), "Content-Type": "application/json"},
+            headers={**self._headers(request.headers), b"Content-Type": b"application/json"},
         )
         try:
             answer = await self._client.send(sent, stream=True)
@@ -180,14 +180,15 @@ class ChatProxy:
         if not added.is_repeated:
             self._metrics.turns.inc(added.added)
 
-    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _headers(self, given: Mapping[str, str]) -> dict[bytes, bytes]:
         headers = {name: value for name, value in given.items() if name.lower().startswith("openai-")}
         own = given.get("authorization", "")
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         elif own and not any(word.startswith(TOKEN_PREFIX) for word in own.split()):  # ours stays here
             headers["Authorization"] = own
-        return {**headers, "Accept-Encoding": "identity"}
+        passed_on = {**headers, "Accept-Encoding": "identity"}
+        return {name.encode(): value.encode("latin-1") for name, value in passed_on.items()}  # as they came
 
 
 class _Exchange:
@@ -269,9 +270,10 @@ def add_to_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, A
 
 
 def _passed_on(headers: httpx.Headers) -> dict[str, str]:
+    as_sent = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers.raw]
     return {
         name: value
-        for name, value in headers.items()
+        for name, value in as_sent
         if name in _PASSED_ON or name.startswith(("openai-", "x-ratelimit-"))
     }
 
