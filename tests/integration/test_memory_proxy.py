@@ -302,14 +302,27 @@ def test_a_stream_is_remembered_once_it_is_whole(tmp_path, model, pieces, lines)
                 assert waiting(parts.service) == ["User: Hi.", "Assistant: Your code is 4711."]
 
 
+def test_a_reply_that_nobody_can_read_is_passed_on(tmp_path, model):
+    deep = b'data: {"choices": ' + b"[" * 100_000
+    url, end = f"sqlite:///{tmp_path / 'b.sqlite'}", b"\n\ndata: [DONE]\n\n"
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
+    for stream, sent in ((True, deep + end), (False, deep[6:])):
+        with (
+            raw_upstream([sent], kind=b"text/event-stream" if stream else b"application/json") as upstream,
+            served(url, model.url, proxy=True, upstream=upstream) as (address, _),
+        ):
+            answer = httpx.post(f"{address}/v1/chat/completions", json={**body, "stream": stream})
+        assert (answer.status_code, answer.content) == (200, sent)
+
+
 @contextmanager
-def raw_upstream(*streams):
+def raw_upstream(*streams, kind=b"text/event-stream"):
     """An upstream that sends the pieces of one stream after another; None breaks one off."""
     left = list(streams)
 
     async def app(scope, receive, send):
         await receive()
-        headers = [(b"content-type", b"text/event-stream")]
+        headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for piece in left.pop(0):
             if piece is None:
