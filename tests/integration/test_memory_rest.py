@@ -294,6 +294,15 @@ def test_a_body_that_nobody_can_read_is_the_client_s_error(server, path, body):
     assert server[0].post(path, **sent).status_code in (400, 422)
 
 
+@pytest.mark.parametrize("path", [f"{API}/messages", "/v1/chat/completions"])
+def test_parts_that_are_nested_too_deeply_are_the_client_s_error(server, path):
+    part = '{"type": "text", "text": "x", "more": ' + '{"a": ' * 300 + "1" + "}" * 300 + "}"
+    content = '{"messages": [{"role": "user", "content": [' + part + "]}]}"
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "deep"}
+    answer = server[0].post(path, content=content, headers=headers)
+    assert answer.status_code == (422 if path.startswith(API) else 400), answer.text
+
+
 def test_half_a_surrogate_pair_of_a_model_is_shown_as_the_replacement_character(ask, server, request):
     space = server[1].service.store.load(f"{request.node.name[:150]} ø/%")
     space.bank.create([Draft("A smile \ud83d.", MemoryKind.SEMANTIC)], Provenance("semantic"))
