@@ -82,7 +82,8 @@ def address() -> Iterator[str]:
 
 
 def asked(address: str, *items: object) -> list[dict]:
-    answer = httpx.post(f"{address}/reward", json={"items": list(items)}, timeout=60)
+    content = json.dumps({"items": items})
+    answer = httpx.post(f"{address}/reward", content=content, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()["items"]
 
@@ -117,6 +118,13 @@ def test_in_a_batch_a_broken_item_is_its_own_error(address):
     assert first["reward"] == 0.5
     assert "episode='/etc/passwd' is not an object" in second["error"]
     assert third["reward"] == 0.0
+
+
+def test_half_a_surrogate_pair_in_an_item_does_not_affect_the_others(address):
+    half = {**GOOD, "id": "half \ud83d", "reply": "half \ud83d"}
+    first, second = asked(address, half, GOOD)
+    assert (first["id"], first["reward"], first["is_valid"]) == (half["id"], 0.0, False)
+    assert second["reward"] == 0.5
 
 
 def test_the_answer_has_the_attribution_of_the_reply(address):
