@@ -6,7 +6,6 @@ has its own error, and the others are rewarded.
 
 import hmac
 import json
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -241,8 +240,8 @@ def serve_rewards(config: RewardServerConfig) -> None:
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
     rule = RewardRule(config.reward_rule, config.lengths.length_weight)
     app = make_app(ReplyRewarder(reader, metric, rule, config.lengths, config.alpha), limits)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # a line a request, thousands a step
-    uvicorn.run(app, host=config.host, port=config.port, log_level="info")
+    # no log of accesses: it would have a line a request, thousands a step
+    uvicorn.run(app, host=config.host, port=config.port, log_level="info", access_log=False)
 
 
 def main(

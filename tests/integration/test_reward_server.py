@@ -1,8 +1,11 @@
 """The reward server on a real port: many requests at once, some broken, each answered for itself."""
 
 import json
+import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +26,8 @@ from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving import verl_reward
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.serving.reward_server import RequestLimits, RewardServerConfig, make_app, serve_rewards
+from tests.conftest import CHECKOUT
+from tests.model_server import ModelServer
 from tests.training_samples import reader_by_rules, reply, talk
 
 pytestmark = pytest.mark.timeout(1200)  # ten seconds on an idle machine, minutes on a busy one
@@ -218,6 +223,31 @@ def test_of_a_server_that_hangs_up_verl_is_told(monkeypatch):
         with pytest.raises(RuntimeError, match="no reward from http"):
             verl_reward.compute_score("x", "reply", None, {"episode": "{}", "agent": "episodic"})
         thread.join()
+
+
+def test_the_log_has_no_line_for_each_request(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    log = tmp_path / "log"
+    with ModelServer() as model, log.open("wb") as written:
+        command = [sys.executable, "-m", "memory_program.serving.reward_server", "--port", port]
+        server = subprocess.Popen(
+            [*command, "--reader-model", "openai/test", "--api-base", model.url],
+            stdout=written,
+            stderr=written,
+            env={**os.environ, "OPENAI_API_KEY": "sk-0123456789"},
+            cwd=CHECKOUT,
+        )
+        try:
+            while b"running on" not in log.read_bytes():
+                assert server.poll() is None, log.read_text()
+                time.sleep(0.05)
+            assert asked(f"http://127.0.0.1:{port}", GOOD)[0]["reward"] == 0.5
+        finally:
+            server.terminate()
+            server.wait(30)
+    assert "POST /reward" not in log.read_text()
 
 
 def test_without_a_server_verl_is_told_how_to_start_one(monkeypatch):
