@@ -213,6 +213,12 @@ def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
             verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "agent": "nobody"})
 
 
+def test_the_address_of_verl_s_reward_may_end_with_a_slash(address, monkeypatch):
+    monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", f"{address}/")
+    extra = {"episode": json.dumps(EPISODE), "agent": "episodic"}
+    assert verl_reward.compute_score("x", str(GOOD["reply"]), None, extra)["score"] == 0.5
+
+
 def test_of_a_server_that_hangs_up_verl_is_told(monkeypatch):
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
