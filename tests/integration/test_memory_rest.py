@@ -611,6 +611,16 @@ def test_a_server_stops_after_its_grace_though_a_model_never_answers(tmp_path, r
         assert server.stop(signal.SIGTERM) == 0  # it is given 30 seconds, the model hangs for 60
 
 
+def test_each_line_of_the_log_is_json_also_of_a_reply_that_was_cut(tmp_path):
+    behaves = [Behaviour.COMPETENT]
+    with ModelServer(lambda *_: behaves[0]) as model, MemoryServer(tmp_path, model.url) as server:
+        behaves[0] = Behaviour.CUT
+        assert httpx.post(f"{server.url}{API}/ask", json=QUESTION, timeout=60).status_code == 502
+        assert server.stop(signal.SIGTERM) == 0
+    entries = [json.loads(line) for line in server.log.splitlines()]
+    assert [entry["level"] for entry in entries if entry["logger"].startswith("dspy")] == ["warning"]
+
+
 @pytest.mark.timeout(900)  # half a minute on an idle machine
 def test_killed_servers_keep_each_acknowledged_turn_once_and_in_order(tmp_path):
     with ModelServer(latency_s=0.1) as slow:
