@@ -56,6 +56,11 @@ class ChatMessage(BaseModel):
         return content
 
     @property
+    def speaker(self) -> str:
+        """The name of who spoke; that of the role if the message has none, or a blank one."""
+        return (self.name or "").strip() or self.role.capitalize()
+
+    @property
     def text(self) -> str:
         """The text of the message; that of its text parts, if it has several."""
         if isinstance(self.content, str):

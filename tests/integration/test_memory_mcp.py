@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 
+import httpx
 import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
@@ -170,6 +171,20 @@ def test_the_token_or_a_header_chooses_the_namespace_and_the_model_cannot(tmp_pa
 
         asyncio.run(run())
         assert [one.namespace for one in parts.service.buffer.waiting()] == ["ana"]
+
+
+def test_a_turn_without_a_name_is_that_of_the_user(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, mcp="http", rest=True) as (address, parts):
+
+        async def run():
+            async with connected(address) as client:
+                await call(client, "remember", text=PIP, speaker="")
+
+        asyncio.run(run())
+        message = {"role": "user", "name": " ", "content": PIP}
+        httpx.post(f"{address}/memory/v1/messages", json={"messages": [message]})
+        (session,) = parts.service.buffer.sessions("default")
+        assert [turn.speaker for turn in session.turns] == ["User", "User"]
 
 
 def test_callers_on_this_machine_choose_by_a_header(tmp_path, model):

@@ -208,7 +208,7 @@ class _Exchange:
 
     def turns(self) -> list[SpokenTurn]:
         """Return the new turns: what the user said, and the reply, if it has text."""
-        said = [(message.name or "User", message.text, "user", self._began) for message in self._new]
+        said = [(message.speaker, message.text, "user", self._began) for message in self._new]
         if self.reply.strip():
             said.append(("Assistant", self.reply.strip(), "assistant", datetime.now(UTC)))
         return [

@@ -118,9 +118,8 @@ def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
                 f"a message of {len(text):,} characters is longer than {MOST_CONTENT_CHARS:,}: split it"
             )
         if message.role in ("user", "assistant") and text:
-            speaker = message.name or message.role.capitalize()
             has_time = message.time is not None
-            turns.append(SpokenTurn(speaker, text, message.role, message.time or now, has_time))
+            turns.append(SpokenTurn(message.speaker, text, message.role, message.time or now, has_time))
     return turns
 
 
