@@ -187,6 +187,19 @@ def test_a_turn_without_a_name_is_that_of_the_user(tmp_path, model):
         assert [turn.speaker for turn in session.turns] == ["User", "User"]
 
 
+def test_a_blank_text_is_refused_and_not_said_to_be_remembered(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, mcp="http") as (address, parts):
+
+        async def run():
+            async with connected(address) as client:
+                return [await client.call_tool(tool, {"text": "  "}) for tool in ("remember", "correct")]
+
+        for refused in asyncio.run(run()):
+            assert refused.is_error
+            assert "text is blank" in refused.content[0].text
+        assert parts.service.namespaces() == []
+
+
 def test_callers_on_this_machine_choose_by_a_header(tmp_path, model):
     with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, mcp="http", namespace="home") as (
         address,

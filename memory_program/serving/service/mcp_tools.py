@@ -156,6 +156,8 @@ def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
         """Remember something that was said. It can be asked for at once, and becomes memories soon after."""
         with _errors_as(ToolError):
             turns = spoken_turns([ChatMessage(role="user", name=speaker, content=text)])
+            if not turns:
+                raise ToolError("text is blank, so nothing was remembered: write what was said")
             added = await run_in_threadpool(service.add, door.choose(writes=True), turns)
             door.metrics.turns.inc(added.added)
             return "remembered"
