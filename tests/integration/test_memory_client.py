@@ -147,6 +147,12 @@ def test_a_server_that_is_full_says_when_to_come_back(tmp_path, model):
         assert (raised.value.status, raised.value.retry_after_s) == (429, 5.0)
 
 
+def test_an_error_says_what_is_wrong_with_a_field(server):
+    told = r"body.messages.0.time: Input should have timezone info$"
+    with MemoryClient(server[0]) as memory, pytest.raises(MemoryServerError, match=told):
+        memory.add([{"role": "user", "content": PIP, "time": MAY.replace(tzinfo=None)}])
+
+
 def test_a_web_server_of_something_else_is_named_as_such():
     async def page(scope, receive, send):
         await send(

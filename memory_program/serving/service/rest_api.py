@@ -69,6 +69,7 @@ from memory_program.serving.wire import (
 _T = TypeVar("_T")
 _CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
 _LONGEST_WAIT_S = 60.0
+_MOST_TOLD = 3  # faults of a request; all of them are in the errors
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS)]
 Text = Annotated[str, Query(min_length=1, max_length=MOST_CONTENT_CHARS)]
@@ -394,8 +395,9 @@ def add_problem_handlers(app: FastAPI) -> None:
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()]
-        where = ", ".join(".".join(map(str, one["loc"])) for one in found)
-        return problem(422, f"the request is not as expected: see {where}", "Invalid", errors=found)
+        told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
+        detail = f"the request is not as expected: {'; '.join(told[:_MOST_TOLD])}"
+        return problem(422, detail, "Invalid", errors=found)
 
     async def on_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
