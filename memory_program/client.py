@@ -129,9 +129,9 @@ def _arguments(call: _Call, namespace: str | None) -> dict[str, Any]:  # Any: ht
 
 
 def _read(response: httpx.Response, kind: type[_ResponseT]) -> _ResponseT:
-    if response.is_success:
-        return kind.model_validate_json(response.content)
     try:
+        if response.is_success:
+            return kind.model_validate_json(response.content)
         problem: Mapping[str, Any] = response.json()  # Any: JSON
         code, detail = str(problem["code"]), str(problem["detail"])
     except (ValueError, KeyError, TypeError):

@@ -5,7 +5,7 @@ has its own error, and the others are rewarded.
 """
 
 import hmac
-import logging
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -127,8 +127,8 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
                     413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once"
                 )
         try:
-            document = orjson.loads(body)
-        except orjson.JSONDecodeError as error:
+            document = _load_json(body)
+        except (ValueError, RecursionError) as error:
             return _error_response(400, f"the request is not JSON ({error}): send an object with 'items'")
         items = document.get("items") if isinstance(document, dict) else None
         if not isinstance(items, list) or not items:
@@ -141,11 +141,19 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
                 400, f"{len(items)} items are more than the {most} that a request may have: send fewer"
             )
         tasks = [partial(_reward_item, rewarder, item) for item in items]
-        return JSONResponse({"items": await run_in_threadpool(run_parallel, tasks, limits.threads)})
+        rewards = await run_in_threadpool(run_parallel, tasks, limits.threads)
+        return Response(json.dumps({"items": rewards}), media_type="application/json")
 
     app.add_api_route("/health", health)
     app.add_api_route("/reward", reward, methods=["POST"])
     return app
+
+
+def _load_json(body: bytearray) -> object:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return json.loads(body)  # half a surrogate pair, which a sampled reply may hold, is read only by this
 
 
 def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
@@ -232,8 +240,8 @@ def serve_rewards(config: RewardServerConfig) -> None:
     limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
     rule = RewardRule(config.reward_rule, config.lengths.length_weight)
     app = make_app(ReplyRewarder(reader, metric, rule, config.lengths, config.alpha), limits)
-    logging.getLogger("uvicorn.access").setLevel(logging.WARNING)  # a line a request, thousands a step
-    uvicorn.run(app, host=config.host, port=config.port, log_level="info")
+    # no log of accesses: it would have a line a request, thousands a step
+    uvicorn.run(app, host=config.host, port=config.port, log_level="info", access_log=False)
 
 
 def main(

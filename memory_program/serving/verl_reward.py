@@ -44,7 +44,7 @@ def compute_score(
         "episode": json.loads(episode) if isinstance(episode, str) else episode,
         "earlier": json.loads(earlier) if isinstance(earlier, str) else earlier,
     }
-    address = os.environ.get(_ADDRESS, "http://127.0.0.1:8765")
+    address = os.environ.get(_ADDRESS, "http://127.0.0.1:8765").rstrip("/")
     headers = {"Content-Type": "application/json"}
     if os.environ.get(_TOKEN):
         headers["Authorization"] = f"Bearer {os.environ[_TOKEN]}"

@@ -3,7 +3,16 @@
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import to_jsonable_python
 
 from locomo.json_at import INVALID_CHARACTERS
 
@@ -36,6 +45,20 @@ class ChatMessage(BaseModel):
     content: str | list[dict[str, Any]] | None = None  # Any: parts of other kinds than text
     name: Annotated[str | None, Field(max_length=200)] = None
     time: AwareDatetime | None = None
+
+    @field_validator("content")
+    @classmethod
+    def _check_depth(cls, content: str | list[dict[str, Any]] | None) -> str | list[dict[str, Any]] | None:
+        try:
+            to_jsonable_python(content)  # as the hash of a request needs it
+        except ValueError as error:
+            raise ValueError("the parts are nested too deeply to be read") from error
+        return content
+
+    @property
+    def speaker(self) -> str:
+        """The name of who spoke; that of the role if the message has none, or a blank one."""
+        return (self.name or "").strip() or self.role.capitalize()
 
     @property
     def text(self) -> str:

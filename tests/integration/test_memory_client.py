@@ -20,6 +20,7 @@ from tests.chat_upstream import ChatUpstream, said
 from tests.conftest import CHECKOUT
 from tests.memory_services import served
 from tests.model_server import ModelServer
+from tests.served_app import ServedApp
 
 PIP = "I adopted a dog called Pip in Oslo."
 MAY = datetime(2024, 5, 6, tzinfo=UTC)
@@ -144,6 +145,28 @@ def test_a_server_that_is_full_says_when_to_come_back(tmp_path, model):
         with MemoryClient(address) as memory, pytest.raises(MemoryServerError) as raised:
             memory.add([{"role": "user", "content": PIP}] * 2)
         assert (raised.value.status, raised.value.retry_after_s) == (429, 5.0)
+
+
+def test_an_error_says_what_is_wrong_with_a_field(server):
+    told = r"body.messages.0.time: Input should have timezone info$"
+    with MemoryClient(server[0]) as memory, pytest.raises(MemoryServerError, match=told):
+        memory.add([{"role": "user", "content": PIP, "time": MAY.replace(tzinfo=None)}])
+
+
+def test_a_web_server_of_something_else_is_named_as_such():
+    async def page(scope, receive, send):
+        await send(
+            {"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/html")]}
+        )
+        await send({"type": "http.response.body", "body": b"<html></html>"})
+
+    told = r"^200 Http: 127.0.0.1 is not a memory server"
+    with (
+        ServedApp(page, lifespan="off") as other,
+        MemoryClient("http://{}:{}".format(*other.address)) as memory,
+        pytest.raises(MemoryServerError, match=told),
+    ):
+        memory.status()
 
 
 def test_an_openai_client_remembers_by_one_line(tmp_path, model):

@@ -1,9 +1,12 @@
 """The MCP door, driven by the official client: over streamable HTTP, and over stdio to a process."""
 
 import asyncio
+import os
+import subprocess
 import sys
 from contextlib import asynccontextmanager
 
+import httpx
 import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
@@ -115,6 +118,28 @@ def test_every_tool_resource_and_prompt_works_over_stdio_and_survives_a_restart(
     asyncio.run(run(look))
 
 
+def test_a_server_on_stdio_stops_at_a_signal_though_its_client_keeps_the_pipe_open(tmp_path, model):
+    flags = ["--mcp", "stdio", "--model", "openai/test", "--api-base", model.url]
+    command = [sys.executable, "-m", "memory_program.cli", "serve", *flags]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY}
+    with subprocess.Popen(
+        [*command, "--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(b'{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
+        server.stdin.flush()
+        server.stdout.readline()  # it serves
+        server.terminate()
+        try:
+            assert server.wait(30) == 0
+        finally:
+            server.kill()
+
+
 def test_the_token_or_a_header_chooses_the_namespace_and_the_model_cannot(tmp_path, model):
     url = f"sqlite:///{tmp_path / 'b.sqlite'}"
     with served(url, model.url, mcp="http", require_tokens=True) as (address, parts):
@@ -146,6 +171,33 @@ def test_the_token_or_a_header_chooses_the_namespace_and_the_model_cannot(tmp_pa
 
         asyncio.run(run())
         assert [one.namespace for one in parts.service.buffer.waiting()] == ["ana"]
+
+
+def test_a_turn_without_a_name_is_that_of_the_user(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, mcp="http", rest=True) as (address, parts):
+
+        async def run():
+            async with connected(address) as client:
+                await call(client, "remember", text=PIP, speaker="")
+
+        asyncio.run(run())
+        message = {"role": "user", "name": " ", "content": PIP}
+        httpx.post(f"{address}/memory/v1/messages", json={"messages": [message]})
+        (session,) = parts.service.buffer.sessions("default")
+        assert [turn.speaker for turn in session.turns] == ["User", "User"]
+
+
+def test_a_blank_text_is_refused_and_not_said_to_be_remembered(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, mcp="http") as (address, parts):
+
+        async def run():
+            async with connected(address) as client:
+                return [await client.call_tool(tool, {"text": "  "}) for tool in ("remember", "correct")]
+
+        for refused in asyncio.run(run()):
+            assert refused.is_error
+            assert "text is blank" in refused.content[0].text
+        assert parts.service.namespaces() == []
 
 
 def test_callers_on_this_machine_choose_by_a_header(tmp_path, model):

@@ -1,8 +1,9 @@
 """The proxy door, driven by the ``openai`` client: memories in, exchanges remembered, the rest untouched."""
 
+import asyncio
 import re
 import time
-from contextlib import contextmanager, suppress
+from contextlib import AsyncExitStack, contextmanager, suppress
 
 import httpx
 import openai
@@ -216,6 +217,28 @@ def test_an_error_of_the_upstream_comes_through_and_is_not_remembered(tmp_path, 
         assert waiting(service) == []
 
 
+def test_headers_that_are_not_ascii_pass_as_bytes(tmp_path, model):
+    heard = []
+
+    async def app(scope, receive, send):
+        heard.append(dict(scope["headers"])[b"openai-organization"])
+        await receive()
+        headers = [(b"content-type", b"application/json"), (b"x-request-id", "r☺".encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with ServedApp(app, lifespan="off") as upstream:
+        url, base = f"sqlite:///{tmp_path / 'b.sqlite'}", "http://{}:{}/v1".format(*upstream.address)
+        with served(url, model.url, proxy=True, upstream=base) as (address, _):
+            sent = {"OpenAI-Organization": "Müller ☺".encode()}
+            answer = httpx.get(f"{address}/v1/models", headers=sent)
+            told = {"messages": [{"role": "user", "content": PIP}]}
+            chat = httpx.post(f"{address}/v1/chat/completions", json=told, headers=sent)
+    assert heard == ["Müller ☺".encode()] * 2
+    for one in (answer, chat):
+        assert (one.status_code, dict(one.headers.raw)[b"x-request-id"]) == (200, "r☺".encode())
+
+
 def test_an_upstream_that_is_not_there_is_an_error_that_says_so(tmp_path, model):
     url = f"sqlite:///{tmp_path / 'b.sqlite'}"
     with served(url, model.url, proxy=True, upstream="http://127.0.0.1:9/v1") as (address, _):
@@ -237,6 +260,23 @@ def test_what_a_client_heard_before_it_left_is_remembered(tmp_path, model):
             time.sleep(0.05)
         assert waiting(service)[1].startswith("Assistant: Hello")
         assert len(waiting(service)[1]) < 300
+
+
+def test_more_streams_than_a_hundred_are_open_at_once(tmp_path, model):
+    replies = [said("a" * 20)] * 101
+    body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi."}]}
+
+    async def run(address):
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(limits=limits, timeout=60) as client, AsyncExitStack() as stack:
+            for number in range(len(replies)):
+                sent = {**body, "user": f"u{number}"}
+                open_stream = client.stream("POST", f"{address}chat/completions", json=sent)
+                async with asyncio.timeout(20):
+                    await stack.enter_async_context(open_stream)
+
+    with proxied(tmp_path, model, replies, event_s=1) as (client, _, _):
+        asyncio.run(run(client.base_url))
 
 
 @pytest.mark.parametrize(
@@ -262,14 +302,27 @@ def test_a_stream_is_remembered_once_it_is_whole(tmp_path, model, pieces, lines)
                 assert waiting(parts.service) == ["User: Hi.", "Assistant: Your code is 4711."]
 
 
+def test_a_reply_that_nobody_can_read_is_passed_on(tmp_path, model):
+    deep = b'data: {"choices": ' + b"[" * 100_000
+    url, end = f"sqlite:///{tmp_path / 'b.sqlite'}", b"\n\ndata: [DONE]\n\n"
+    body = {"model": "m", "messages": [{"role": "user", "content": "Hi."}]}
+    for stream, sent in ((True, deep + end), (False, deep[6:])):
+        with (
+            raw_upstream([sent], kind=b"text/event-stream" if stream else b"application/json") as upstream,
+            served(url, model.url, proxy=True, upstream=upstream) as (address, _),
+        ):
+            answer = httpx.post(f"{address}/v1/chat/completions", json={**body, "stream": stream})
+        assert (answer.status_code, answer.content) == (200, sent)
+
+
 @contextmanager
-def raw_upstream(*streams):
+def raw_upstream(*streams, kind=b"text/event-stream"):
     """An upstream that sends the pieces of one stream after another; None breaks one off."""
     left = list(streams)
 
     async def app(scope, receive, send):
         await receive()
-        headers = [(b"content-type", b"text/event-stream")]
+        headers = [(b"content-type", kind)]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for piece in left.pop(0):
             if piece is None:

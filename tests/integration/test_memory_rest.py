@@ -2,10 +2,15 @@
 
 import json
 import logging
+import os
 import random
 import signal
+import socket
 import sqlite3
-from contextlib import closing
+import subprocess
+import sys
+import time
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 
 import httpx
@@ -24,6 +29,7 @@ from memory_program.serving.service.serve_command import (
     make_served_program,
     serve_memory,
 )
+from tests.conftest import CHECKOUT
 from tests.killed_server import server_killed
 from tests.memory_server import KEY, MemoryServer
 from tests.memory_services import served
@@ -288,6 +294,15 @@ def test_a_body_that_nobody_can_read_is_the_client_s_error(server, path, body):
     assert server[0].post(path, **sent).status_code in (400, 422)
 
 
+@pytest.mark.parametrize("path", [f"{API}/messages", "/v1/chat/completions"])
+def test_parts_that_are_nested_too_deeply_are_the_client_s_error(server, path):
+    part = '{"type": "text", "text": "x", "more": ' + '{"a": ' * 300 + "1" + "}" * 300 + "}"
+    content = '{"messages": [{"role": "user", "content": [' + part + "]}]}"
+    headers = {"Content-Type": "application/json", "Idempotency-Key": "deep"}
+    answer = server[0].post(path, content=content, headers=headers)
+    assert answer.status_code == (422 if path.startswith(API) else 400), answer.text
+
+
 def test_half_a_surrogate_pair_of_a_model_is_shown_as_the_replacement_character(ask, server, request):
     space = server[1].service.store.load(f"{request.node.name[:150]} ø/%")
     space.bank.create([Draft("A smile \ud83d.", MemoryKind.SEMANTIC)], Provenance("semantic"))
@@ -390,6 +405,15 @@ def test_tokens_are_scoped_hashed_and_revoked(tmp_path, model, capsys, caplog):
         assert not any(secret.encode() in file.read_bytes() for file in tmp_path.iterdir())
 
 
+def test_a_request_without_a_token_is_told_how_to_send_one(tmp_path, model):
+    with served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, require_tokens=True) as (address, _):
+        detail = httpx.get(f"{address}{API}/memories").json()["detail"]
+    assert detail == (
+        "send a token of this server in the header Authorization (as Bearer) or X-Memory-Token: "
+        "memory-program token create makes one"
+    )
+
+
 def test_requests_of_a_token_are_limited_and_open_sessions_are(tmp_path, model):
     settings = {"require_tokens": True, "requests_per_second": 0.5, "max_open_sessions": 2}
     with (
@@ -470,13 +494,37 @@ def test_the_log_has_each_deletion_once_also_if_an_erasure_ends_in_an_error(
 def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, model, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     config = ServeConfig(
-        db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="openai/test", api_base=model.url, host="0.0.0.0"
+        db_url=f"sqlite:///{tmp_path / 'b.sqlite'}",
+        model="openai/test",
+        api_base=model.url,
+        host="0.0.0.0",
+        port=0,
     )
     with pytest.raises(ConfigError, match=r"host='0.0.0.0' asks for tokens, and there is none") as refused:
         serve_memory(config)
     assert f"token create --db-url {config.db_url}" in str(refused.value)
     with pytest.raises(ConfigError, match="no model is named"):
         ServeConfig(writer_model="openai/test")
+
+
+def test_a_server_whose_port_is_in_use_ends_with_an_error_that_says_so(tmp_path, model):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        flags = ["--mcp", "stdio", "--rest", "--port", str(other.getsockname()[1])]
+        command = [sys.executable, "-m", "memory_program.cli", "serve", *flags]
+        named = ["--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}", "--model", "openai/test"]
+        done = subprocess.run(
+            [*command, *named, "--api-base", model.url],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY},
+            stdin=subprocess.PIPE,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, last.partition("(")[0]) == (
+        2,
+        "error: the server cannot listen: Address already in use ",
+    )
 
 
 def test_metrics_count_what_happened_and_name_nobody(server, ask):
@@ -546,6 +594,33 @@ def test_a_killed_server_answers_after_its_restart_from_every_turn_that_it_took(
         assert KEY not in server.log
 
 
+@pytest.mark.parametrize(
+    ("route", "content"), [("messages", {"messages": [PIP], "end": True}), ("ask", QUESTION)]
+)
+def test_a_server_stops_after_its_grace_though_a_model_never_answers(tmp_path, route, content):
+    behaves = [Behaviour.COMPETENT]
+    with (
+        ModelServer(lambda *_: behaves[0]) as model,
+        MemoryServer(tmp_path, model.url, "--grace", "1") as server,
+    ):
+        behaves[0] = Behaviour.HANG
+        with suppress(httpx.TimeoutException):
+            httpx.post(f"{server.url}{API}/{route}", json=content, timeout=1)
+        while not model.traffic.in_flight:
+            time.sleep(0.05)
+        assert server.stop(signal.SIGTERM) == 0  # it is given 30 seconds, the model hangs for 60
+
+
+def test_each_line_of_the_log_is_json_also_of_a_reply_that_was_cut(tmp_path):
+    behaves = [Behaviour.COMPETENT]
+    with ModelServer(lambda *_: behaves[0]) as model, MemoryServer(tmp_path, model.url) as server:
+        behaves[0] = Behaviour.CUT
+        assert httpx.post(f"{server.url}{API}/ask", json=QUESTION, timeout=60).status_code == 502
+        assert server.stop(signal.SIGTERM) == 0
+    entries = [json.loads(line) for line in server.log.splitlines()]
+    assert [entry["level"] for entry in entries if entry["logger"].startswith("dspy")] == ["warning"]
+
+
 @pytest.mark.timeout(900)  # half a minute on an idle machine
 def test_killed_servers_keep_each_acknowledged_turn_once_and_in_order(tmp_path):
     with ModelServer(latency_s=0.1) as slow:
@@ -581,6 +656,17 @@ def test_a_namespace_header_that_is_not_utf_8_is_refused(server):
         answer = server[0].get(f"{API}/namespace", headers={"X-Memory-Namespace": name})
         assert answer.status_code == status
     assert "is not UTF-8" in answer.json()["detail"]
+
+
+def test_two_namespaces_of_a_query_that_is_not_utf_8_are_not_one(server):
+    added = [
+        server[0].post(f"{API}/messages?namespace={name}", json={"messages": [PIP]})
+        for name in ("jos%E9", "jos%E8")
+    ]
+    assert [one.status_code for one in added] == [422, 422]
+    assert "is not UTF-8" in added[0].json()["detail"]
+    assert "jos\ufffd" not in server[0].get(f"{API}/namespaces", params={"limit": 200}).json()["items"]
+    assert server[0].get(f"{API}/namespace?namespace=jos%C3%A9").json()["namespace"] == "josé"
 
 
 def test_messages_are_stored_once_though_nobody_could_wait_for_them(tmp_path, model, monkeypatch):

@@ -1,8 +1,11 @@
 """The reward server on a real port: many requests at once, some broken, each answered for itself."""
 
 import json
+import os
 import random
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +26,8 @@ from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.serving import verl_reward
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.serving.reward_server import RequestLimits, RewardServerConfig, make_app, serve_rewards
+from tests.conftest import CHECKOUT
+from tests.model_server import ModelServer
 from tests.training_samples import reader_by_rules, reply, talk
 
 pytestmark = pytest.mark.timeout(1200)  # ten seconds on an idle machine, minutes on a busy one
@@ -82,7 +87,8 @@ def address() -> Iterator[str]:
 
 
 def asked(address: str, *items: object) -> list[dict]:
-    answer = httpx.post(f"{address}/reward", json={"items": list(items)}, timeout=60)
+    content = json.dumps({"items": items})
+    answer = httpx.post(f"{address}/reward", content=content, timeout=60)
     assert answer.status_code == 200, answer.text
     return answer.json()["items"]
 
@@ -117,6 +123,13 @@ def test_in_a_batch_a_broken_item_is_its_own_error(address):
     assert first["reward"] == 0.5
     assert "episode='/etc/passwd' is not an object" in second["error"]
     assert third["reward"] == 0.0
+
+
+def test_half_a_surrogate_pair_in_an_item_does_not_affect_the_others(address):
+    half = {**GOOD, "id": "half \ud83d", "reply": "half \ud83d"}
+    first, second = asked(address, half, GOOD)
+    assert (first["id"], first["reward"], first["is_valid"]) == (half["id"], 0.0, False)
+    assert second["reward"] == 0.5
 
 
 def test_the_answer_has_the_attribution_of_the_reply(address):
@@ -200,6 +213,12 @@ def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
             verl_reward.compute_score("x", GOOD["reply"], None, {**extra, "agent": "nobody"})
 
 
+def test_the_address_of_verl_s_reward_may_end_with_a_slash(address, monkeypatch):
+    monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", f"{address}/")
+    extra = {"episode": json.dumps(EPISODE), "agent": "episodic"}
+    assert verl_reward.compute_score("x", str(GOOD["reply"]), None, extra)["score"] == 0.5
+
+
 def test_of_a_server_that_hangs_up_verl_is_told(monkeypatch):
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
@@ -210,6 +229,31 @@ def test_of_a_server_that_hangs_up_verl_is_told(monkeypatch):
         with pytest.raises(RuntimeError, match="no reward from http"):
             verl_reward.compute_score("x", "reply", None, {"episode": "{}", "agent": "episodic"})
         thread.join()
+
+
+def test_the_log_has_no_line_for_each_request(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    log = tmp_path / "log"
+    with ModelServer() as model, log.open("wb") as written:
+        command = [sys.executable, "-m", "memory_program.serving.reward_server", "--port", port]
+        server = subprocess.Popen(
+            [*command, "--reader-model", "openai/test", "--api-base", model.url],
+            stdout=written,
+            stderr=written,
+            env={**os.environ, "OPENAI_API_KEY": "sk-0123456789"},
+            cwd=CHECKOUT,
+        )
+        try:
+            while b"running on" not in log.read_bytes():
+                assert server.poll() is None, log.read_text()
+                time.sleep(0.05)
+            assert asked(f"http://127.0.0.1:{port}", GOOD)[0]["reward"] == 0.5
+        finally:
+            server.terminate()
+            server.wait(30)
+    assert "POST /reward" not in log.read_text()
 
 
 def test_without_a_server_verl_is_told_how_to_start_one(monkeypatch):

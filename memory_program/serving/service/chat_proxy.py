@@ -36,6 +36,8 @@ SWITCH_HEADER = "X-Memory"
 
 _SAME_EXCHANGE_S = 600.0  # a client repeats a request within minutes; later it is a new conversation
 _LONGEST_SILENCE_S = 600.0  # of the upstream API
+# errors in reading what is no reply, and is not remembered; it is passed on all the same
+_NO_REPLY = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 _PASSED_ON = ("content-type", "retry-after", "x-request-id")
 _logger = logging.getLogger("memory_program.serve")
 
@@ -63,7 +65,10 @@ class ChatProxy:
         self._service, self._metrics = service, metrics
         self._default_namespace, self._key = default_namespace, upstream_key
         self._upstream = upstream.rstrip("/")
-        self._client = httpx.AsyncClient(timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0))
+        self._client = httpx.AsyncClient(
+            timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0),
+            limits=httpx.Limits(max_keepalive_connections=20),  # by default, streams beyond 100 wait
+        )
 
     def router(self) -> APIRouter:
         """Return the routes."""
@@ -105,7 +110,7 @@ class ChatProxy:
             "POST",
             f"{self._upstream}/chat/completions",
             content=json.dumps(body).encode(),  # in ASCII, which carries whatever the client escaped
-            headers={**self._headers(request.headers), "Content-Type": "application/json"},
+            headers={**self._headers(request.headers), b"Content-Type": b"application/json"},
         )
         try:
             answer = await self._client.send(sent, stream=True)
@@ -177,14 +182,15 @@ class ChatProxy:
         if not added.is_repeated:
             self._metrics.turns.inc(added.added)
 
-    def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
+    def _headers(self, given: Mapping[str, str]) -> dict[bytes, bytes]:
         headers = {name: value for name, value in given.items() if name.lower().startswith("openai-")}
         own = given.get("authorization", "")
         if self._key is not None:
             headers["Authorization"] = f"Bearer {self._key}"
         elif own and not any(word.startswith(TOKEN_PREFIX) for word in own.split()):  # ours stays here
             headers["Authorization"] = own
-        return {**headers, "Accept-Encoding": "identity"}
+        passed_on = {**headers, "Accept-Encoding": "identity"}
+        return {name.encode(): value.encode("latin-1") for name, value in passed_on.items()}  # as they came
 
 
 class _Exchange:
@@ -202,7 +208,7 @@ class _Exchange:
 
     def turns(self) -> list[SpokenTurn]:
         """Return the new turns: what the user said, and the reply, if it has text."""
-        said = [(message.name or "User", message.text, "user", self._began) for message in self._new]
+        said = [(message.speaker, message.text, "user", self._began) for message in self._new]
         if self.reply.strip():
             said.append(("Assistant", self.reply.strip(), "assistant", datetime.now(UTC)))
         return [
@@ -213,7 +219,7 @@ class _Exchange:
 
     def read_whole(self, content: bytes) -> None:
         """Read a reply that was not streamed."""
-        with suppress(ValueError, TypeError, KeyError, IndexError):  # what is no reply is not remembered
+        with suppress(*_NO_REPLY):
             text = json.loads(content)["choices"][0]["message"]["content"]
             self.reply = text if isinstance(text, str) else ""
 
@@ -224,7 +230,7 @@ class _Exchange:
         for line in lines:
             event = line.strip().removeprefix(b"data:").strip()
             is_end = is_end or event == b"[DONE]"
-            with suppress(ValueError, TypeError, KeyError, IndexError, AttributeError):
+            with suppress(*_NO_REPLY):
                 choice = json.loads(event)["choices"][0]
                 text = choice["delta"].get("content")
                 if choice.get("index", 0) == 0 and isinstance(text, str):
@@ -266,9 +272,10 @@ def add_to_system(messages: list[dict[str, Any]], text: str) -> list[dict[str, A
 
 
 def _passed_on(headers: httpx.Headers) -> dict[str, str]:
+    as_sent = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in headers.raw]
     return {
         name: value
-        for name, value in headers.items()
+        for name, value in as_sent
         if name in _PASSED_ON or name.startswith(("openai-", "x-ratelimit-"))
     }
 

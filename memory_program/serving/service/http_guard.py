@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote, unquote_to_bytes, urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -99,7 +99,8 @@ def find_principal(headers: Mapping[str, str], tokens: ApiTokens, *, is_required
         return tokens.resolve(token)
     if is_required:
         raise AccessError(
-            "send a token as 'Authorization: Bearer mp_...': memory-program token create makes one"
+            f"send a token of this server in the header Authorization (as Bearer) or {TOKEN_HEADER}: "
+            "memory-program token create makes one"
         )
     return LOCAL_USER
 
@@ -219,7 +220,7 @@ class HttpGuard:
         try:
             refusal: Response | None
             try:
-                refusal = self._check_request(headers)
+                refusal = self._check_request(headers, scope["query_string"])
                 if refusal is None and scope["path"] not in _OPEN_PATHS:
                     find = partial(find_principal, headers, self._tokens, is_required=self._requires_tokens)
                     reads_database = find_token(headers) is not None
@@ -249,7 +250,7 @@ class HttpGuard:
             entry = {"event": "request", "route": route, "method": scope["method"], "status": status}
             _logger.info(json.dumps({**entry, "ms": round(seconds * 1000, 1), "token": token_id}))
 
-    def _check_request(self, headers: Headers) -> Response | None:
+    def _check_request(self, headers: Headers, query: bytes) -> Response | None:
         if self._checks_host:  # a web page in a browser of this machine must not reach the memories
             for name, address in (("host", headers.get("host", "")), ("origin", headers.get("origin"))):
                 if address is None:
@@ -265,8 +266,11 @@ class HttpGuard:
             return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
         try:
             header_namespace(headers)
+            unquote_to_bytes(query).decode()  # bytes that are not UTF-8 would be read as one and the same
         except ConfigError as error:
             return error_problem(error)
+        except UnicodeDecodeError:
+            return problem(422, "the query is not UTF-8: percent-encode its UTF-8", "Config")
         return None
 
     def _limit_body(self, receive: Receive) -> Receive:

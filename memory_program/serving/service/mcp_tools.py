@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date
 from functools import partial
 from typing import Annotated, Any
 
@@ -23,16 +23,21 @@ from locomo.json_at import INVALID_CHARACTERS
 from memory_program import __version__
 from memory_program.bank.memory import MemoryKind
 from memory_program.bank.outcomes import Outcome
-from memory_program.bank.turn_buffer import SpokenTurn
 from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import LOCAL_USER, Principal
 from memory_program.serving.service.http_guard import ServiceMetrics, header_namespace, log_deletion
 from memory_program.serving.service.memory_service import MemoryService
-from memory_program.serving.service.rest_api import ModelThreads, change_response, memory_page
+from memory_program.serving.service.rest_api import (
+    ModelThreads,
+    change_response,
+    memory_page,
+    spoken_turns,
+)
 from memory_program.serving.wire import (
     MOST_CONTENT_CHARS,
     ChangeResponse,
+    ChatMessage,
     Kind,
     MemoryId,
     MemoryPage,
@@ -150,8 +155,10 @@ def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
     ) -> str:
         """Remember something that was said. It can be asked for at once, and becomes memories soon after."""
         with _errors_as(ToolError):
-            turn = SpokenTurn(speaker, text, "user", datetime.now(UTC), has_own_time=False)
-            added = await run_in_threadpool(service.add, door.choose(writes=True), [turn])
+            turns = spoken_turns([ChatMessage(role="user", name=speaker, content=text)])
+            if not turns:
+                raise ToolError("text is blank, so nothing was remembered: write what was said")
+            added = await run_in_threadpool(service.add, door.choose(writes=True), turns)
             door.metrics.turns.inc(added.added)
             return "remembered"
 

@@ -304,7 +304,12 @@ class MemoryService:
         """Tell the agents a correction as a session of its own, and return what they changed.
 
         If they have not written it in time, the change is pending; the correction is not lost.
+
+        Raises:
+            MemoryOperationError: the text is blank.
         """
+        if not text.strip():
+            raise MemoryOperationError("text is blank: write what is right, in full sentences")
         if request is None or self.buffer.response(namespace, request) is None:
             self.end_session(namespace)
         turn = SpokenTurn("User", f"Correction: {text}", "user", datetime.now(UTC), has_own_time=False)

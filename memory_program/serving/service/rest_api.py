@@ -3,11 +3,11 @@
 import asyncio
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import sha256
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
@@ -69,6 +69,7 @@ from memory_program.serving.wire import (
 _T = TypeVar("_T")
 _CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
 _LONGEST_WAIT_S = 60.0
+_MOST_TOLD = 3  # faults of a request; all of them are in the errors
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS)]
 Text = Annotated[str, Query(min_length=1, max_length=MOST_CONTENT_CHARS)]
@@ -81,7 +82,7 @@ class ModelThreads:
     def __init__(self, threads: int) -> None:
         """Make the threads."""
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="model-call")
-        self._most, self._running = threads * _CALLS_PER_THREAD, 0
+        self._most, self._running = threads * _CALLS_PER_THREAD, set[Future[Any]]()  # Any: each has its own
 
     async def run(self, task: Callable[[], _T]) -> _T:
         """Run a task.
@@ -89,17 +90,17 @@ class ModelThreads:
         Raises:
             BusyError: too many wait already.
         """
-        if self._running >= self._most:
-            raise BusyError(f"{self._running} requests wait for the model: send this one again later")
-        self._running += 1
-        try:
-            return await asyncio.get_running_loop().run_in_executor(self._pool, task)
-        finally:
-            self._running -= 1
+        if len(self._running) >= self._most:
+            raise BusyError(f"{len(self._running)} requests wait for the model: send this one again later")
+        future = self._pool.submit(task)
+        self._running.add(future)
+        future.add_done_callback(self._running.discard)
+        return await asyncio.wrap_future(future)
 
-    def close(self) -> None:
-        """Begin no further task."""
+    def close(self) -> bool:
+        """Begin no further task; False if one still runs."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        return not self._running
 
 
 def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
@@ -118,9 +119,8 @@ def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
                 f"a message of {len(text):,} characters is longer than {MOST_CONTENT_CHARS:,}: split it"
             )
         if message.role in ("user", "assistant") and text:
-            speaker = message.name or message.role.capitalize()
             has_time = message.time is not None
-            turns.append(SpokenTurn(speaker, text, message.role, message.time or now, has_time))
+            turns.append(SpokenTurn(message.speaker, text, message.role, message.time or now, has_time))
     return turns
 
 
@@ -395,8 +395,9 @@ def add_problem_handlers(app: FastAPI) -> None:
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()]
-        where = ", ".join(".".join(map(str, one["loc"])) for one in found)
-        return problem(422, f"the request is not as expected: see {where}", "Invalid", errors=found)
+        told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
+        detail = f"the request is not as expected: {'; '.join(told[:_MOST_TOLD])}"
+        return problem(422, detail, "Invalid", errors=found)
 
     async def on_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

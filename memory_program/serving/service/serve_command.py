@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 import signal
+import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -178,11 +179,13 @@ def serve_memory(config: ServeConfig) -> None:
     """Serve until the process is told to stop; then let running sessions finish for the time of the grace.
 
     Raises:
-        ConfigError: the address is open to others, and there is no token.
+        ConfigError: the address is in use, or is open to others, and there is no token.
         ModelError: a model cannot be used.
         StoreError: the database cannot be opened.
     """
     _log_as_json()
+    if config.doors.mcp != "stdio" or config.doors.rest or config.doors.proxy:
+        _check_can_listen(config.doors.host, config.doors.port)
     key = read_key("UPSTREAM_API_KEY")
     if not key and config.doors.upstream is None:  # that API is the one of the models
         key = read_key("OPENAI_API_KEY")
@@ -195,19 +198,47 @@ def serve_memory(config: ServeConfig) -> None:
     import_bm25s()
     gc.freeze()  # what a server has imported stays: to look for garbage in it stops every request for 0.1 s
     parts.service.start()
+
+    def end_at_once(*_: object) -> None:
+        """Stop without the event loop, which would wait for the thread that reads the next line of stdin."""
+        _stop(config, parts)
+        os._exit(0)
+
     # uvicorn stops at the signal, and then raises it again: what is behind it stops as well
-    signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
+    if config.doors.mcp == "stdio":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, end_at_once)
+    else:
+        signal.signal(signal.SIGTERM, lambda _number, _frame: sys.exit(0))
     try:
         asyncio.run(_serve_doors(config, parts))
     finally:
-        parts.threads.close()
-        is_idle = parts.service.stop(config.doors.grace)
+        if not _stop(config, parts) and not isinstance(sys.exception(), Exception):
+            os._exit(0)  # threads that wait for a model would keep the process for minutes
+
+
+def _check_can_listen(host: str, port: int) -> None:
+    """Raise a ConfigError if the address cannot be listened on: uvicorn only logs that, and exits."""
+    try:
+        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"the server cannot listen: {error.strerror}; end the other server, or choose another --port or "
+            "--host"
+        ) from error
+
+
+def _stop(config: ServeConfig, parts: ServerParts) -> bool:
+    """Let running sessions finish for the time of the grace; False if a thread still waits for a model."""
+    are_calls_done = parts.threads.close()
+    is_idle = parts.service.stop(config.doors.grace)
     if not is_idle:
         _logger.warning(
             json.dumps({"event": "stop", "unfinished": "a session is written after the next start"})
         )
-        sys.stderr.flush()
-        os._exit(0)  # threads that wait for a model would keep the process for minutes
+    sys.stderr.flush()
+    return is_idle and are_calls_done
 
 
 async def _serve_doors(config: ServeConfig, parts: ServerParts) -> None:
@@ -258,6 +289,7 @@ def _log_as_json() -> None:
     for one in (handler, for_others):
         one.setFormatter(_JsonLines())
     logging.getLogger().handlers = [for_others]
+    logging.getLogger("dspy").handlers = [for_others]  # in place of its own
     for name in ("memory_program", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
