@@ -16,6 +16,7 @@ from pydantic import (
     SerializationInfo,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -196,6 +197,14 @@ class Settings(BaseModel):
             if (info.include is None or name in info.include) and name not in (info.exclude or ())
         }
         return to_jsonable_python(values) if info.mode == "json" else values
+
+    @field_validator("*")
+    @classmethod
+    def _expand_home(cls, value: object) -> object:
+        """Resolve ``~``, as the shell does for a flag, but not in a file or in ``--output-dir=~/runs``."""
+        if isinstance(value, tuple):
+            return tuple(cls._expand_home(element) for element in value)
+        return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
     @model_validator(mode="after")
     def _check_model_names(self) -> Self:
