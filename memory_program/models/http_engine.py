@@ -26,6 +26,7 @@ from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, Request, Response, TextPar
 
 from memory_program.core.errors import ModelError
 from memory_program.core.repetition import find_repetition
+from memory_program.core.settings import is_server_address
 from memory_program.models.chat_stream import StreamedReply, finish_reason, first_choice, in_band_error
 from memory_program.models.endpoint_facts import EndpointFacts, endpoint_facts
 from memory_program.models.model_names import OPENAI_URL, is_vllm, openai_url
@@ -356,8 +357,13 @@ def _proxy_url(url: str) -> str | None:
         return None
     if "://" not in proxy:
         proxy = f"http://{proxy}"  # as other clients read it
+    if not is_server_address(f"http://{proxy.partition('://')[2]}"):
+        raise ModelError(  # it may hold a password
+            f"the environment's proxy is no address: set {address.scheme.upper()}_PROXY to http://HOST:PORT, "
+            f"or bypass it: NO_PROXY={address.hostname}"
+        )
     scheme, host = urlsplit(proxy).scheme, urlsplit(proxy).hostname
-    if scheme != "http" or not host:
+    if scheme != "http":
         raise ModelError(
             f"the environment's proxy at {host!r} is one for {scheme!r}, expected 'http': set "
             f"{address.scheme.upper()}_PROXY to http://HOST:PORT, or bypass it: NO_PROXY={address.hostname}"
