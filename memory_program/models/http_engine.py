@@ -153,11 +153,14 @@ class ChatCompletionsEngine:
             lm15.LM15Error: it is not a chat completion, takes longer than ``longest_s``, or ends too early.
         """
         began, whole = time.monotonic(), bytearray()
-        is_stream = "text/event-stream" in reply.headers.get("content-type", "")
+        is_called_stream = "text/event-stream" in reply.headers.get("content-type", "")
+        is_stream: bool | None = None
         streamed = StreamedReply()
         for received in reply.iter_bytes():
             if time.monotonic() - began > longest_s:
                 raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
+            if is_stream is None:  # a server may call any reply a stream, also an error that it tells whole
+                is_stream = is_called_stream and received.lstrip()[:1] != b"{"
             if not is_stream:
                 whole += received
                 continue
@@ -167,7 +170,10 @@ class ChatCompletionsEngine:
                 # the server had no time to count: about four characters of the prompt are a token
                 body["usage"] = {"prompt_tokens": prompt_chars // 4, "completion_tokens": streamed.events}
                 return body
-        if is_stream:
+        if whole.lstrip().startswith(b"data:"):  # or call none a stream
+            is_stream = True
+            streamed.feed(bytes(whole))
+        if is_stream or (is_called_stream and not whole):
             streamed.finish()
             if streamed.error is not None:
                 return {"error": streamed.error}
