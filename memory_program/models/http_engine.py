@@ -200,6 +200,9 @@ class ChatCompletionsEngine:
         """Make the error of a refused call; for an unknown model or path, look what the server has."""
         wait_s = retry_after_s(reply.headers)
         error = provider_error(reply.status_code, read_error(reply.text), url=url, retry_after=wait_s)
+        if reply.next_request is not None:  # not followed: the key would go to an address that nobody named
+            place = str(reply.next_request.url).removesuffix("/chat/completions")
+            error.message += f"; it redirects to {place!r}: give that address, if it is the server's"
         if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
             try:
                 listed = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)

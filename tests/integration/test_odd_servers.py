@@ -412,6 +412,21 @@ def test_the_check_tells_status_address_and_the_servers_words(status: int, body:
             check_model(model(server.url))
 
 
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [
+        ("https://models.invalid/v1/chat/completions", "redirects to 'https://models.invalid/v1'"),
+        ("/v2/chat/completions", r"redirects to 'http://127.0.0.1:\d+/v2'"),
+    ],
+)
+def test_a_redirect_tells_the_address_and_is_not_followed(location: str, told: str) -> None:
+    with (
+        answering(308, "", location=location) as url,
+        pytest.raises(dspy.LMError, match=f"HTTP 308 .*{told}: give that address"),
+    ):
+        model(url)("hello")
+
+
 def test_an_address_without_v1_is_told_the_right_one() -> None:
     with ModelServer() as server:
         base = server.url.removesuffix("/v1")
