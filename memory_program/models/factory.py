@@ -347,4 +347,6 @@ def _missing_keys(name: str) -> list[str]:
         variable = f"{provider.upper()}_API_KEY"
     elif variable not in os.environ:
         return [variable]
-    return [] if os.environ.get(variable, "(unset)").strip() else [variable]  # it may be there, but empty
+    return (
+        [] if variable not in os.environ or read_key(variable) else [variable]
+    )  # it may be there, but empty

@@ -301,8 +301,18 @@ def untrusted_certificate(server: str, error: BaseException) -> str:
 
 
 def read_key(variable: str | None) -> str:
-    """Read a key from the environment; empty if it has none."""
-    return os.environ.get(variable or "", "").strip()
+    """Read a key from the environment; empty if it has none.
+
+    Raises:
+        ModelError: it cannot be sent in a header.
+    """
+    key = os.environ.get(variable or "", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ModelError(
+            f"{variable} holds a character that no key has, such as a curly quote or a line break: set it "
+            "again"
+        )
+    return key
 
 
 def is_openai(name: str) -> bool:

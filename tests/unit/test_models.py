@@ -55,6 +55,16 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     assert "hunter22" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["\u201chunter22-of-mine\u201d", "hunter22\nof-mine"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ModelError, match="OPENAI_API_KEY holds a character that no key has") as caught:
+        language_model("openai/test", api_base="http://127.0.0.1:1/v1")
+    assert "hunter22" not in str(caught.value)
+
+
 def test_a_proxy_that_is_no_address_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://me:hunter/22@proxy.example:8080")
     monkeypatch.setenv("no_proxy", "")
