@@ -412,6 +412,17 @@ def test_the_check_tells_status_address_and_the_servers_words(status: int, body:
             check_model(model(server.url))
 
 
+def test_no_part_of_a_key_is_left_where_a_long_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "correct-horse-battery-staple")
+    said = f"{'wrong ' * 97}correct-horse-battery-staple"  # the cut is within the key
+    with (
+        answering(401, json.dumps({"error": {"message": said}})) as url,
+        pytest.raises(dspy.LMError, match="wrong wrong") as caught,
+    ):
+        model(url)("hello")
+    assert "correct-horse" not in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("location", "told"),
     [
