@@ -201,3 +201,12 @@ class ExportConfig(Settings):
 
     output_dir: Path = Path("runs/export")
     """Folder for the files."""
+
+    @model_validator(mode="after")
+    def _check_verl_format(self) -> Self:
+        if self.from_verl is not None and self.format in ("verl", "gguf"):
+            raise ConfigError(
+                f"format={self.format!r} is not written from a training in verl, which is exported as 'hf': "
+                "leave --format out, and export the result by --model"
+            )
+        return self

@@ -33,7 +33,7 @@ def adapter_base(source: str) -> str | None:
     """Return the base model of an adapter, a folder or a hub id; None if the source is no adapter.
 
     Raises:
-        ConfigError: the configuration cannot be read, or names no base.
+        ConfigError: the configuration cannot be read, or names no base but itself.
     """
     config = _read_config(_config_file(source))
     if config is None:
@@ -43,6 +43,11 @@ def adapter_base(source: str) -> str | None:
         raise ConfigError(
             f"the adapter {source!r} names no base model: set base_model_name_or_path in its "
             "adapter_config.json"
+        )
+    if Path(base).expanduser().resolve() == Path(source).expanduser().resolve():
+        raise ConfigError(
+            f"the adapter {source!r} names itself as its base model: set base_model_name_or_path in its "
+            "adapter_config.json to the model that it was trained over, in a folder of its own"
         )
     return base
 

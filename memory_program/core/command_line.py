@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import redirect_stderr
@@ -187,7 +188,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML value
     import yaml  # most commands read no file
 
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {str(path)!r} cannot be read: {' '.join(str(error).split())}") from error

@@ -16,6 +16,7 @@ from pydantic import (
     SerializationInfo,
     ValidationError,
     ValidationInfo,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -50,6 +51,7 @@ _PASSWORD = re.compile(
     r"|[?&][^=&]*password[^=&]*=",
     re.IGNORECASE,
 )
+_KEY = re.compile(r"[?&][^=&]*(key|token|secret)[^=&]*=", re.IGNORECASE)
 
 
 DATABASE_PASSWORD_SOURCE = "PGPASSWORD or ~/.pgpass"
@@ -83,11 +85,30 @@ TrackingUri = Annotated[
 """MLflow's tracking address, without a password."""
 
 
+def holds_secret(address: str) -> bool:
+    """Tell if the address of a server has a password or a key in it."""
+    return _PASSWORD.search(address) is not None or _KEY.search(address) is not None
+
+
+def is_server_address(value: str) -> bool:
+    """Tell if a value is the address of an HTTP server, with a port that there can be."""
+    try:
+        address = urlsplit(value)
+        has_host = bool(address.hostname) and address.port != 0
+    except ValueError:  # brackets or a port that cannot be read
+        return False
+    return has_host and address.scheme in ("http", "https") and not re.search(r"\s", value)
+
+
 def _check_api_base(value: str, setting: ValidationInfo) -> str:
     name = str(setting.field_name)
-    reject_password(name, "the key that the environment has for it", value)
-    address = urlsplit(value)
-    if address.scheme not in ("http", "https") or not address.hostname:
+    if holds_secret(value):
+        reject_password(name, "the key that the environment has for it", value)
+        raise ConfigError(
+            f"{name} holds a key, which records and process lists would show: leave it out, and set the "
+            "variable that the environment has for it"
+        )
+    if not is_server_address(value):
         raise ConfigError(
             f"--{name.replace('_', '-')} {value!r} is not an address: one looks like "
             "'http://127.0.0.1:8000/v1'"
@@ -196,6 +217,14 @@ class Settings(BaseModel):
             if (info.include is None or name in info.include) and name not in (info.exclude or ())
         }
         return to_jsonable_python(values) if info.mode == "json" else values
+
+    @field_validator("*")
+    @classmethod
+    def _expand_home(cls, value: object) -> object:
+        """Resolve ``~``, as the shell does for a flag, but not in a file or in ``--output-dir=~/runs``."""
+        if isinstance(value, tuple):
+            return tuple(cls._expand_home(element) for element in value)
+        return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
 
     @model_validator(mode="after")
     def _check_model_names(self) -> Self:

@@ -100,7 +100,9 @@ def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMo
     folder, gguf = _find_model_files(source)
     base = adapter_base(str(folder))
     if base is not None:
-        return _add_adapter(folder, _load_named(base, device, dtype))
+        with _name_adapter(source):
+            model = _load_named(base, device, dtype)
+        return _add_adapter(folder, model)
     has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
@@ -152,7 +154,8 @@ def read_network_shape(source: str) -> NetworkShape:
     """
     folder, gguf = _find_model_files(source)
     if (base := adapter_base(str(folder))) is not None:
-        return read_network_shape(base)
+        with _name_adapter(source):
+            return read_network_shape(base)
     with _wrap_load_errors(source, "the configuration"), silence_transformers(), torch.device("meta"):
         options = {} if gguf is None else {"gguf_file": gguf}
         config = AutoConfig.from_pretrained(folder, local_files_only=True, **options)
@@ -242,6 +245,22 @@ def _add_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
         network = cast(PreTrainedModel, adapted.merge_and_unload()) if is_exact else freeze_adapter(adapted)
     network.requires_grad_(True)  # PEFT froze the weights of the base, which may be trained now
     return replace(base, network=network.eval())
+
+
+@contextmanager
+def _name_adapter(source: str) -> Generator[None]:
+    """Name the adapter in an error of its base, which nobody named on the command line.
+
+    Raises:
+        ModelError: the base cannot be used.
+    """
+    try:
+        yield
+    except ModelError as error:
+        raise ModelError(
+            f"the base of the adapter {source!r} (base_model_name_or_path in its adapter_config.json): "
+            f"{error}"
+        ) from error
 
 
 def _find_model_files(source: str) -> tuple[Path, str | None]:

@@ -98,6 +98,10 @@ class VllmServer:
             ModelError: see ``serve_model``.
         """
         executable = _find_executable(name)
+        try:
+            further = shlex.split(os.environ.get(_ARGUMENTS, ""))
+        except ValueError as error:
+            raise ModelError(f"{_ARGUMENTS} cannot be read ({error}): write it as in a shell") from error
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port: int = free.getsockname()[1]
@@ -109,7 +113,7 @@ class VllmServer:
         command = [sys.executable, "-m", __name__, executable, "serve", *served, *_COMPACT_JSON, *arguments]
         inherited = {variable: value for variable, value in os.environ.items() if variable not in own}
         self._process = subprocess.Popen(
-            [*command, *shlex.split(os.environ.get(_ARGUMENTS, ""))],
+            [*command, *further],
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=subprocess.STDOUT,

@@ -147,9 +147,12 @@ class BatchApi(ABC):
         try:
             is_file = path.endswith(("/content", "/results"))
             texts = reply.text.split("\n") if is_file else [reply.text]
-            return [json.loads(text) for text in texts if text.strip() or not is_file]
+            found = [json.loads(text) for text in texts if text.strip() or not is_file]
         except ValueError as error:  # such as a gateway's error page: the next try may get through
             raise lm15.ServerError(f"the reply of {url} is not JSON: {reply.text[:200]!r}") from error
+        if not is_file and (not isinstance(found[0], dict) or found[0].get("error")):
+            raise provider_error(502, read_error(reply.text), url=url)  # an error with status 200
+        return found
 
 
 class OpenAIBatchApi(BatchApi):
@@ -193,7 +196,7 @@ class OpenAIBatchApi(BatchApi):
         files = (batch.get("output_file_id"), batch.get("error_file_id"))
         return BatchStatus(
             str(batch["status"]),
-            done=counts.get("completed", 0) + counts.get("failed", 0),
+            done=(counts.get("completed") or 0) + (counts.get("failed") or 0),
             has_ended=batch["status"] in ("completed", "failed", "expired", "cancelled"),
             error="; ".join(str(error.get("message")) for error in errors[:3]),
             has_too_many_tokens=any(error.get("code") == "token_limit_exceeded" for error in errors),

@@ -37,7 +37,7 @@ _POLL_GROWTH, _LONGEST_POLL_S = 1.5, 60.0
 _LINE_EVERY_S, _LONGEST_LINE_S = 30.0, 600.0
 _KEY_CHARS = 40  # an id of a request has at most 64 at Anthropic
 _ROOM_BYTES = 200  # what surrounds the body of a request in a batch
-_MALFORMED = (LookupError, TypeError, ValueError)
+_MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
 _POLICY = RetryPolicy()
 
 _asks_directly: ContextVar[bool] = ContextVar("asks_directly", default=False)

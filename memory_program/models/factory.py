@@ -19,6 +19,7 @@ from dspy.utils.exceptions import LMError
 
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.extras import name_missing_extra
+from memory_program.core.settings import holds_secret, is_server_address
 from memory_program.inference.vllm_server import serve_model
 from memory_program.models.batch_api import make_batch_api
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchedEngine, BatchQueue
@@ -241,13 +242,14 @@ class RemoteModel(RateLimitedEngine):
             raise ModelError(f"{name!r} is not the name of a model: {_MODEL_NAME_HELP}")
         url = openai_url() if api_base is None and is_openai(name) else api_base
         if url is not None:
-            source, address = "OPENAI_BASE_URL" if api_base is None else "api_base", urlsplit(url)
-            if address.password or address.username:
+            source = "OPENAI_BASE_URL" if api_base is None else "api_base"
+            is_address = is_server_address(url)
+            if holds_secret(url):
+                place = f" at {urlsplit(url).hostname!r}" if is_address else ""
                 raise ModelError(
-                    f"{source} at {address.hostname!r} holds a password: leave it out, keys come from the "
-                    "environment"
+                    f"{source}{place} holds a password or a key: leave it out, keys come from the environment"
                 )
-            if address.scheme not in ("http", "https") or not address.hostname:
+            if not is_address or (is_openai(name) and urlsplit(url).query):
                 raise ModelError(
                     f"{source}={url!r} is not an address: one looks like 'http://127.0.0.1:8000/v1'"
                 )
@@ -345,4 +347,6 @@ def _missing_keys(name: str) -> list[str]:
         variable = f"{provider.upper()}_API_KEY"
     elif variable not in os.environ:
         return [variable]
-    return [] if os.environ.get(variable, "(unset)").strip() else [variable]  # it may be there, but empty
+    return (
+        [] if variable not in os.environ or read_key(variable) else [variable]
+    )  # it may be there, but empty

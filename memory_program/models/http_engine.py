@@ -26,6 +26,7 @@ from dspy.lm15 import OpenAIChatCompat, OpenAIChatLM, Request, Response, TextPar
 
 from memory_program.core.errors import ModelError
 from memory_program.core.repetition import find_repetition
+from memory_program.core.settings import is_server_address
 from memory_program.models.chat_stream import StreamedReply, finish_reason, first_choice, in_band_error
 from memory_program.models.endpoint_facts import EndpointFacts, endpoint_facts
 from memory_program.models.model_names import OPENAI_URL, is_vllm, openai_url
@@ -152,11 +153,14 @@ class ChatCompletionsEngine:
             lm15.LM15Error: it is not a chat completion, takes longer than ``longest_s``, or ends too early.
         """
         began, whole = time.monotonic(), bytearray()
-        is_stream = "text/event-stream" in reply.headers.get("content-type", "")
+        is_called_stream = "text/event-stream" in reply.headers.get("content-type", "")
+        is_stream: bool | None = None
         streamed = StreamedReply()
         for received in reply.iter_bytes():
             if time.monotonic() - began > longest_s:
                 raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
+            if is_stream is None:  # a server may call any reply a stream, also an error that it tells whole
+                is_stream = is_called_stream and received.lstrip()[:1] != b"{"
             if not is_stream:
                 whole += received
                 continue
@@ -166,7 +170,10 @@ class ChatCompletionsEngine:
                 # the server had no time to count: about four characters of the prompt are a token
                 body["usage"] = {"prompt_tokens": prompt_chars // 4, "completion_tokens": streamed.events}
                 return body
-        if is_stream:
+        if whole.lstrip().startswith(b"data:"):  # or call none a stream
+            is_stream = True
+            streamed.feed(bytes(whole))
+        if is_stream or (is_called_stream and not whole):
             streamed.finish()
             if streamed.error is not None:
                 return {"error": streamed.error}
@@ -193,6 +200,9 @@ class ChatCompletionsEngine:
         """Make the error of a refused call; for an unknown model or path, look what the server has."""
         wait_s = retry_after_s(reply.headers)
         error = provider_error(reply.status_code, read_error(reply.text), url=url, retry_after=wait_s)
+        if reply.next_request is not None:  # not followed: the key would go to an address that nobody named
+            place = str(reply.next_request.url).removesuffix("/chat/completions")
+            error.message += f"; it redirects to {place!r}: give that address, if it is the server's"
         if reply.status_code in (404, 405) or isinstance(error, lm15.UnsupportedModelError):
             try:
                 listed = self._client.get(f"{self._url}/models", headers=headers, timeout=_CONNECT_TIMEOUT_S)
@@ -291,8 +301,18 @@ def untrusted_certificate(server: str, error: BaseException) -> str:
 
 
 def read_key(variable: str | None) -> str:
-    """Read a key from the environment; empty if it has none."""
-    return os.environ.get(variable or "", "").strip()
+    """Read a key from the environment; empty if it has none.
+
+    Raises:
+        ModelError: it cannot be sent in a header.
+    """
+    key = os.environ.get(variable or "", "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise ModelError(
+            f"{variable} holds a character that no key has, such as a curly quote or a line break: set it "
+            "again"
+        )
+    return key
 
 
 def is_openai(name: str) -> bool:
@@ -356,8 +376,13 @@ def _proxy_url(url: str) -> str | None:
         return None
     if "://" not in proxy:
         proxy = f"http://{proxy}"  # as other clients read it
+    if not is_server_address(f"http://{proxy.partition('://')[2]}"):
+        raise ModelError(  # it may hold a password
+            f"the environment's proxy is no address: set {address.scheme.upper()}_PROXY to http://HOST:PORT, "
+            f"or bypass it: NO_PROXY={address.hostname}"
+        )
     scheme, host = urlsplit(proxy).scheme, urlsplit(proxy).hostname
-    if scheme != "http" or not host:
+    if scheme != "http":
         raise ModelError(
             f"the environment's proxy at {host!r} is one for {scheme!r}, expected 'http': set "
             f"{address.scheme.upper()}_PROXY to http://HOST:PORT, or bypass it: NO_PROXY={address.hostname}"

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from memory_program.core.adapter_config import ADAPTER_FOLDER, adapter_base, rounded_adapter
 from memory_program.core.errors import ConfigError
+from memory_program.core.settings import is_server_address
 
 POCKET = "pocket"
 """The embedded model."""
@@ -67,6 +68,8 @@ def own_server(model: str, api_base: str | None) -> str | None:
     """
     if api_base is not None or not model.startswith("openai/"):
         return api_base
+    if not is_server_address(openai_url()):  # whoever calls the model says so
+        return openai_url()
     host, of_openai = (urlsplit(url).hostname or "" for url in (openai_url(), OPENAI_URL))
     return None if f".{host}".endswith(f".{of_openai}") else openai_url()
 

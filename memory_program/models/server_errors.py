@@ -14,6 +14,8 @@ from urllib.parse import urlsplit
 
 from dspy import lm15
 
+from memory_program.core.redaction import redact_text
+
 _CONTEXT = re.compile(
     r"context[ _]?(length|window|size)|maximum (context|sequence|input|prompt)|max_model_len|"
     r"(prompt|input) is too long|too many (input )?tokens|exceed_context",
@@ -205,4 +207,4 @@ _DIALECT = lm15.OpenAIChatLM(api_key="unused")  # it only sorts errors by their 
 
 
 def _shortened(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST_CHARS]
+    return redact_text(" ".join(text.split()))[:_LONGEST_CHARS]  # half a key would not be found any more

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -311,6 +312,38 @@ def test_a_batch_that_a_key_may_not_ask_for_is_waited_for_once_the_key_is_mended
     assert "Incorrect API key provided." in replies[0]
     assert "the same command waits for the batch" in replies[0]
     assert "To fix" not in replies[0]
+
+
+class Odd(OpenAIBatchServer):
+    """Tells the state of a batch first in a way of its own."""
+
+    states: Sequence[object] = ()
+
+    async def _state(self, batch_id: str) -> Response:
+        self.states, odd = self.states[1:], self.states[:1]
+        return JSONResponse(odd[0]) if odd else await super()._state(batch_id)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"error": {"message": "upstream timed out"}},
+        {"status": "in_progress", "request_counts": {"completed": None, "failed": None}},
+        [],
+    ],
+)
+def test_a_batch_is_not_lost_by_an_odd_answer_about_it(state, tmp_path):
+    with Odd(reply=echo) as server, quick(tmp_path, []) as queue:
+        server.states = [state]
+        assert ask_all(queue, server, ["hello"]) == ["you said hello"]
+    assert server.sizes == [1]
+
+
+def test_a_state_that_cannot_be_read_is_told_with_its_batch(tmp_path):
+    with Odd(reply=echo) as server, quick(tmp_path, []) as queue:
+        server.states = [{"status": "failed", "errors": ["no room"]}]
+        (told,) = ask_all(queue, server, ["hello"])
+    assert re.search(r"batch \S+ is lost: AttributeError", told)
 
 
 def test_calls_fail_when_a_batch_cannot_be_recorded(tmp_path, monkeypatch):

@@ -265,6 +265,22 @@ def test_a_damaged_adapter_is_refused(adapter: Path, damage: Callable[[Path], No
         load_model(str(adapter), "cpu", torch.float32)
 
 
+def test_a_missing_base_is_told_with_the_adapter_that_names_it(adapter: Path) -> None:
+    configure("adapter_config.json", base_model_name_or_path="../base")(adapter)
+    told = f"the base of the adapter '{adapter}' \\(base_model_name_or_path .*\\): '../base' is not a folder"
+    with pytest.raises(ModelError, match=told):
+        load_model(str(adapter), "cpu", torch.float32)
+    with pytest.raises(ModelError, match=told):
+        read_network_shape(str(adapter))
+
+
+def test_an_adapter_that_names_itself_as_its_base_is_refused(adapter: Path) -> None:
+    configure("adapter_config.json", base_model_name_or_path=str(adapter / "."))(adapter)
+    for read in (read_network_shape, lambda source: model_fingerprint(f"local:{source}")):
+        with pytest.raises(ConfigError, match="names itself as its base model: set base_model_name_or_path"):
+            read(str(adapter))
+
+
 def test_a_gguf_file_names_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "tiny.gguf"
     with pytest.raises(ModelError, match=r"tiny.gguf' is not a file on this disk"):

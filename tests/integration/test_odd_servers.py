@@ -1,9 +1,14 @@
 """Servers as they are: slow, streaming, refusing parameters, and telling errors in words of their own."""
 
+import json
 import pickle
 import shutil
 import subprocess
+import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +42,27 @@ def model(url: str, name: str = OWN, **settings: Any) -> dspy.LM:
 
 def says(text: str) -> Reply:
     return lambda prompt, seen: text
+
+
+@contextmanager
+def answering(status: int, body: str, **headers: str) -> Generator[str]:
+    """Answer every request by the same bytes; yields the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name.replace("_", "-"), value)
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
 
 
 def wait_for(condition: Any) -> bool:
@@ -185,6 +211,23 @@ def test_native_calls_without_content_are_read(streams: bool) -> None:
         reply = model(server.url)(request)
     (call,) = reply.tool_calls
     assert (call.name, call.input, reply.text) == ("search_memory", {"query": "x"}, None)
+
+
+@pytest.mark.parametrize("content_type", ["application/json", "text/plain"])
+def test_a_streamed_reply_is_read_whatever_it_is_called(content_type: str) -> None:
+    choice = {"index": 0, "delta": {"content": "ready"}, "finish_reason": "stop"}
+    events = f"data: {json.dumps({'choices': [choice]})}\n\ndata: [DONE]\n\n"
+    with answering(200, events, content_type=content_type) as url:
+        assert model(url)("hello") == ["ready"]
+
+
+def test_an_error_that_is_called_a_stream_is_told_in_its_words() -> None:
+    body = json.dumps({"error": {"message": "the tokens are used up for today"}})
+    with (
+        answering(200, body, content_type="text/event-stream") as url,
+        pytest.raises(dspy.LMError, match="the tokens are used up for today"),
+    ):
+        model(url)("hello")
 
 
 @BOTH_WAYS
@@ -367,6 +410,32 @@ def test_the_check_tells_status_address_and_the_servers_words(status: int, body:
         address = f"HTTP {status} from {server.url}/chat/completions: "
         with pytest.raises(ModelError, match=address + told):
             check_model(model(server.url))
+
+
+def test_no_part_of_a_key_is_left_where_a_long_error_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "correct-horse-battery-staple")
+    said = f"{'wrong ' * 97}correct-horse-battery-staple"  # the cut is within the key
+    with (
+        answering(401, json.dumps({"error": {"message": said}})) as url,
+        pytest.raises(dspy.LMError, match="wrong wrong") as caught,
+    ):
+        model(url)("hello")
+    assert "correct-horse" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [
+        ("https://models.invalid/v1/chat/completions", "redirects to 'https://models.invalid/v1'"),
+        ("/v2/chat/completions", r"redirects to 'http://127.0.0.1:\d+/v2'"),
+    ],
+)
+def test_a_redirect_tells_the_address_and_is_not_followed(location: str, told: str) -> None:
+    with (
+        answering(308, "", location=location) as url,
+        pytest.raises(dspy.LMError, match=f"HTTP 308 .*{told}: give that address"),
+    ):
+        model(url)("hello")
 
 
 def test_an_address_without_v1_is_told_the_right_one() -> None:

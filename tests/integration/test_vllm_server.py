@@ -151,6 +151,13 @@ def test_a_server_that_does_not_start_is_an_error_with_the_last_line_of_its_log(
     kept.unlink()
 
 
+def test_arguments_that_cannot_be_read_are_refused_before_a_start(vllm, monkeypatch):
+    monkeypatch.setenv("VLLM_ARGS", '--override-generation-config \'{"top_k": 1}')
+    with pytest.raises(ModelError, match=r"VLLM_ARGS cannot be read \(No closing quotation\)"):
+        language_model("vllm:m")
+    assert not vllm.started
+
+
 def test_a_model_of_a_server_answers_costs_nothing_and_is_known_by_its_weights(vllm, tmp_path):
     first = write_model(tmp_path / "model", b"first").replace("local:", "vllm:")
     one, other = (language_model(first, temperature=temperature) for temperature in (0.0, 1.0))

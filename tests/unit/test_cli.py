@@ -116,6 +116,14 @@ def test_a_ranking_on_the_command_line_drops_what_belongs_to_the_ranking_of_the_
         )
 
 
+def test_a_tilde_that_no_shell_resolved_is_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.yaml").write_text("data: ~/locomo10.json\ndataset: locomo\nmodel: openai/m\n", "utf-8")
+    config = parse_flags(EvaluateConfig, ["--config=~/run.yaml", "--output-dir=~/runs"])
+    assert (config.source.data, config.output_dir) == (tmp_path / "locomo10.json", tmp_path / "runs")
+    assert EvaluateConfig(mode="report", runs=("~/a", "b")).runs == (tmp_path / "a", Path("b"))
+
+
 @pytest.mark.parametrize(
     "config",
     [

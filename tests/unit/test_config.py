@@ -38,6 +38,19 @@ def test_an_address_with_a_password_is_refused_and_not_shown(name, address, inst
             assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
+@pytest.mark.parametrize("query", ["api_key=hunter22", "a=b&key=hunter22", "access-token=hunter22"])
+def test_a_key_in_the_address_of_a_server_is_refused_and_not_shown(query):
+    with pytest.raises(ConfigError, match=r"judge_api_base holds a key, .* leave it out") as caught:
+        EvaluateConfig(judge_api_base=f"http://host/v1?{query}")
+    assert "hunter" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize("address", ["http://[::1/v1", "http://host:80OO/v1", " http://host/v1"])
+def test_what_is_no_address_is_refused_by_the_name_of_its_setting(address):
+    with pytest.raises(ConfigError, match=r"--api-base .* is not an address: one looks like"):
+        EvaluateConfig(api_base=address)
+
+
 def test_an_address_without_a_password_is_accepted():
     addresses = {
         "db_url": "postgresql://me@host:5432/banks?options=-c%20a%3Db",

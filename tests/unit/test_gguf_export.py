@@ -6,7 +6,7 @@ import pytest
 from dspy import lm15
 
 from memory_program.configs.sft_config import ExportConfig
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.model_names import model_program
 from memory_program.sft.sft_commands import export_to_format
@@ -55,6 +55,11 @@ def test_another_architecture_is_refused_with_the_way_out(tmp_path):
         ModelError, match=r"'qwen3' cannot be written .* llama, qwen2, .*convert_hf_to_gguf.py"
     ):
         export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path))
+
+
+def test_a_training_in_verl_is_not_exported_in_a_format_that_nobody_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="format='gguf' is not written from a training in verl"):
+        ExportConfig(format="gguf", from_verl=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,21 @@ def test_an_invalid_name_is_refused_with_an_example(name: str) -> None:
         language_model(name)
 
 
-@pytest.mark.parametrize("address", ["localhost:8000", "127.0.0.1", "ftp://host/v1", "http://", "v1"])
+@pytest.mark.parametrize(
+    "address",
+    [
+        *(
+            "localhost:8000",
+            "127.0.0.1",
+            "ftp://host/v1",
+            "http://",
+            "v1",
+            "http://[::1/v1",
+            " http://host/v1",
+        ),
+        *("http://host:80OO/v1", "http://host:99999/v1", "http://host/v1?version=2"),
+    ],
+)
 def test_an_invalid_address_is_refused_with_an_example(address: str) -> None:
     with pytest.raises(ModelError, match=r"is not an address: .*'http://127\.0\.0\.1:8000/v1'"):
         language_model("openai/test", api_base=address)
@@ -41,11 +55,34 @@ def test_a_password_in_an_address_is_refused_and_not_repeated() -> None:
     assert "hunter22" not in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["\u201chunter22-of-mine\u201d", "hunter22\nof-mine"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
+    key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(ModelError, match="OPENAI_API_KEY holds a character that no key has") as caught:
+        language_model("openai/test", api_base="http://127.0.0.1:1/v1")
+    assert "hunter22" not in str(caught.value)
+
+
+def test_a_proxy_that_is_no_address_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://me:hunter/22@proxy.example:8080")
+    monkeypatch.setenv("no_proxy", "")
+    with pytest.raises(ModelError, match="proxy is no address: set HTTP_PROXY to") as caught:
+        language_model("openai/test", api_base="http://example.org/v1")
+    assert "hunter" not in str(caught.value)
+
+
 def test_an_address_of_the_environment_is_checked_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-none-of-yours")
     for url, complaint in (
         ("http://me:hunter22@example.org/v1", "OPENAI_BASE_URL at 'example.org' holds a password"),
         ("127.0.0.1:8000/v1", "OPENAI_BASE_URL='127.0.0.1:8000/v1' is not an address"),
+        ("http://[::1/v1", r"OPENAI_BASE_URL='http://\[::1/v1' is not an address"),
+        (
+            "http://example.org/v1?api_key=hunter22",
+            "OPENAI_BASE_URL at 'example.org' holds a password or a key",
+        ),
     ):
         monkeypatch.setenv("OPENAI_BASE_URL", url)
         with pytest.raises(ModelError, match=complaint) as caught:
