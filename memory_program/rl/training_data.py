@@ -220,7 +220,7 @@ def inherit_sft_conversations(model: str, folder: Path) -> None:
 
 
 def check_not_taught(model: str, conversations: Sequence[Conversation]) -> None:
-    """Check that a training by reward shares no conversation with the fine-tuning of its model.
+    """Check that the training of a writer by reward shares no conversation with its fine-tuning.
 
     A writer that was taught the expert's replies to a session repeats them, and its rollouts differ little.
     Source: MemBuilder (arXiv 2601.05488) trains SFT and RL on different dialogues.

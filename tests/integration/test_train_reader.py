@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 from pathlib import Path
 
 import mlflow
@@ -10,18 +11,23 @@ import torch
 from dspy import lm15
 from rich.console import Console
 
+from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram, saved_reply_format
 from memory_program.agents.writer import MemoryWriter
+from memory_program.bank.record_json import session_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.sft_config import FineTuneConfig, TrajectoriesConfig
+from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, sft_conversation_key
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.training_run import train
 from memory_program.sft.program_examples import reader_examples, writer_examples
 from memory_program.sft.sft_commands import fine_tune_parts
 from memory_program.sft.sft_training import sft_examples
@@ -243,6 +249,22 @@ def trained_reader(
     out = tmp_path_factory.mktemp("runs") / "train"
     with ModelServer() as server:
         return out, run_training(flags(half_taught_reader, talks, server, out))
+
+
+def test_a_reader_may_be_trained_on_the_conversations_of_its_fine_tuning(half_taught_reader, talks, tmp_path):
+    model = shutil.copytree(half_taught_reader, tmp_path / "taught")
+    dataset = read_dataset(talks)
+    firsts = {c.conversation_id: json.loads(session_to_json(c.sessions[0])) for c in dataset.conversations}
+    keys = [sft_conversation_key(name, session) for name, session in firsts.items()]
+    (model / SFT_CONVERSATIONS_FILE).write_text(json.dumps({"conversations": keys}))
+    writer = TrainConfig(
+        model=f"local:{model}", dataset=str(talks), output_dir=tmp_path / "out", dry_run=True
+    )
+    with ModelServer() as server:
+        with pytest.raises(ConfigError, match=r"taught 'local:.*' by --mode sft"):
+            train(writer, console=Console(quiet=True))
+        said = run_training(flags(model, talks, server, tmp_path / "out", "--dry-run"))
+    assert "reward" in said
 
 
 def test_a_trained_reader_is_compared_with_its_base(trained_reader):
