@@ -188,9 +188,7 @@ def _load_splits_and_program(
     )
     splits, lines = leave_out_seen(config, splits)
     check_examples(splits, config.part, answerable_only=config.answerable_only)
-    if (
-        config.target != "reader"
-    ):  # GRPO of a reader gains on the questions of its fine-tuning, see docs/results.md
+    if config.target != "reader":  # a reader gains on what its fine-tuning taught, see docs/results.md
         check_not_taught(config.model, splits.train)
     trajectories = config.grpo.rewards.expert_trajectories
     if trajectories is not None:
