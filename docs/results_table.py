@@ -50,6 +50,9 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo-answerable", "memory", "SmolLM2-135M, GRPO answerable", "notes"),
     ("smollm2-135m-grpo-answerable1", "memory", "the same, seed 1", "notes"),
     ("smollm2-135m-grpo-answerable30", "memory", "the same, 30 steps at 2e-4", "notes"),
+    ("qwen2.5-coder-0.5b-sft", "memory", "Qwen-0.5B, SFT", "notes + turns"),
+    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen-0.5B, SFT+GRPO", "notes + turns"),
+    ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen-0.5B, SFT+GRPO", "rag"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
@@ -105,6 +108,26 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "extractive to notes, GRPO, 30 steps at 2e-4",
         ("extractive", "extractive"),
         ("smollm2-135m-grpo-answerable30", "memory"),
+    ),
+    (
+        "GRPO of the reader, Qwen-0.5B, notes + turns",
+        ("qwen2.5-coder-0.5b-sft", "memory"),
+        ("qwen2.5-coder-0.5b-grpo", "memory"),
+    ),
+    (
+        "rag, prompted, to notes + turns, GRPO, Qwen-0.5B",
+        ("qwen2.5-coder-0.5b-prompted", "rag"),
+        ("qwen2.5-coder-0.5b-grpo", "memory"),
+    ),
+    (
+        "extractive to notes + turns, GRPO, Qwen-0.5B",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-grpo", "memory"),
+    ),
+    (
+        "rag to notes + turns, GRPO, Qwen-0.5B",
+        ("qwen2.5-coder-0.5b-grpo-rag", "rag"),
+        ("qwen2.5-coder-0.5b-grpo", "memory"),
     ),
     ("extractive to notes, SFT", ("extractive", "extractive"), ("smollm2-135m-sft-notes", "memory")),
     (
@@ -195,7 +218,7 @@ def memories_table() -> str:
         ["writer", "system", "memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
     ]
     for system, model, name in _systems():
-        if name == "notes" or not (found := system["stored_facts"]):
+        if name.startswith("notes") or not (found := system["stored_facts"]):
             continue
         facts, last = found["all"], system["growth"][-1]
         size = last["tokens"] / last["memories"]
