@@ -199,6 +199,7 @@ def test_examples_are_held_out_by_conversation(taught):
     lines = read_trajectories(taught)
     lessons = split_by_conversation(lines, 0.34, seed=0)
     assert (len(lessons.train), len(lessons.val)) == (8, 4)
+    assert len(split_by_conversation(lines, 0.99, seed=0).train) == 4, "one is left to learn from"
     with pytest.raises(ConfigError, match="1 conversations of trajectories"):
         split_by_conversation(lines[:1], 0.5, seed=0)
 
