@@ -49,6 +49,19 @@ def test_an_exported_model_is_asked_under_the_prompts_that_it_was_trained_in(tmp
         assert model_program(f"local:{source}") == program
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"by": "question"}, "--by only applies to --format verl (got --format llamafactory)"),
+        ({"model": "runs/mine"}, "--model only applies to --format hf or gguf (got --format llamafactory)"),
+    ],
+)
+def test_a_setting_of_another_format_is_refused(given, message):
+    with pytest.raises(ConfigError) as caught:
+        ExportConfig(**given)
+    assert message in str(caught.value)
+
+
 def test_another_architecture_is_refused_with_the_way_out(tmp_path):
     model = save_tiny_model(tmp_path / "model", "qwen3")
     with pytest.raises(
