@@ -363,10 +363,14 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
 
 
 def _copy_program(source: Path, folder: Path) -> bool:
-    """Put the program of a model beside its weights, in place of an earlier model's; False if it has none."""
-    (folder / PROGRAM_FILE).unlink(missing_ok=True)
-    if (source / PROGRAM_FILE).is_file():
-        shutil.copy(source / PROGRAM_FILE, folder / PROGRAM_FILE)
+    """Put the program of a model beside its weights, in place of an earlier model's; False if it has none.
+
+    So are the conversations that taught it, which are no measure of it.
+    """
+    for name in (PROGRAM_FILE, SFT_CONVERSATIONS_FILE):
+        (folder / name).unlink(missing_ok=True)
+        if (source / name).is_file():
+            shutil.copy(source / name, folder / name)
     return (folder / PROGRAM_FILE).is_file()
 
 
