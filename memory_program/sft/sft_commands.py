@@ -331,6 +331,10 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     """
     say = _make_printer(console)
     folder = config.output_dir / ("hf" if config.from_verl is not None else config.format)
+    if folder.resolve() == (config.from_verl or config.model).resolve():
+        raise ConfigError(
+            f"{str(folder)!r} is the model to export, and would be written over: name another --output-dir"
+        )
     if config.from_verl is not None or config.format == "hf":
         source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
         model = load_model(str(source), "cpu", torch.bfloat16)

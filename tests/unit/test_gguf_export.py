@@ -59,6 +59,14 @@ def test_an_exported_model_says_which_conversations_taught_it(tmp_path, kind):
     assert read_sft_conversations(f"local:{source}") == ["conv-1@ab"]
 
 
+def test_a_model_is_not_exported_over_itself(tmp_path):
+    model = save_tiny_model(tmp_path / "hf")
+    (model / "program.json").write_text("{}")
+    with pytest.raises(ConfigError, match="hf' is the model to export, and would be written over"):
+        export_to_format(ExportConfig(format="hf", model=model, output_dir=tmp_path))
+    assert (model / "program.json").is_file()
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
