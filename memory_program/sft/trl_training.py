@@ -40,6 +40,7 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, default_device
 from memory_program.inference.loading import load_model, silence_transformers
+from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import example_sample, require_local_engine
 from memory_program.rl.trainer.adapters import lora_config, write_model
@@ -96,7 +97,9 @@ def fine_tune(
         data = {"model": model_fingerprint(lm.model), "data": content_hash(lessons.train)[:16]}
         steps = {"epochs": epochs, "batch": batch, "schedule": "cosine"}  # the rate is a part of a schedule
         rate = {"learning_rate": training.learning_rate}
-        run = RunState(folder, {**data, **steps, **rate, **lasting_settings(training)})
+        template = lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None
+        prompts = {"chat_template_kwargs": template}
+        run = RunState(folder, {**data, **prompts, **steps, **rate, **lasting_settings(training)})
         on_start()
         run.cut_log(_step_of(last) if last else -1)
     train, val = (
