@@ -88,7 +88,11 @@ def fine_tune(
         ModelError: the weights cannot be trained, or the training diverges.
     """
     if not lessons.train or not lessons.val:
-        raise ConfigError(f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on")
+        raise ConfigError(
+            f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on: both need "
+            "valid replies (or, for a reader, questions whose evidence retrieval finds); collect more with "
+            "--mode trajectories"
+        )
     process, engine = PartialState(cpu=default_device() == "cpu"), require_local_engine(lm)
     if batch % process.num_processes:
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")

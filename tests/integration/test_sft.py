@@ -113,6 +113,16 @@ def test_a_training_is_not_resumed_under_another_chat_template(half_taught, traj
         fine_tune_parts(changed, Console(quiet=True))
 
 
+def test_a_training_without_examples_says_what_is_missing(half_taught, tmp_path):
+    optimizer, lm = OptimizerSettings(), language_model(f"local:{half_taught}")
+    empty = SftSplit([], LESSONS.val)
+    with (
+        closing(require_local_engine(lm)),
+        pytest.raises(ConfigError, match=r"0 examples .* collect more with"),
+    ):
+        fine_tune(lm, empty, tmp_path, optimizer, epochs=1, batch=1)
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [
