@@ -31,6 +31,7 @@ from rich.table import Table
 
 from locomo.types import Conversation
 from memory_program.configs.evaluate_config import BuildOrder, EvaluateConfig
+from memory_program.core.command_line import run_script
 from memory_program.evaluation.datasets import load_dataset
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -222,6 +223,10 @@ def main() -> None:
     dataset = ["--dataset", name] + ([] if options.data is None else ["--data", str(options.data.resolve())])
     config = EvaluateConfig(dataset=name, data=options.data, systems="extractive")  # only to read the data
     known = load_dataset(config.source, config.seed).conversations
+    if options.conversations is not None and options.conversations < 1:
+        parser.error(f"argument --conversations: {options.conversations} must be at least 1")
+    if options.latency_s <= 0:
+        parser.error(f"argument --latency-s: {options.latency_s} must be above 0")
     conversations = known[: options.conversations]
     rows = [measure(setting, dataset, options.latency_s) for setting in settings(conversations)]
     console = Console(width=130) if not sys.stdout.isatty() else Console()
@@ -234,4 +239,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(main))

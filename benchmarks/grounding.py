@@ -14,16 +14,17 @@ from pathlib import Path
 
 from locomo.locomo import load_locomo
 from memory_program.agents.grounding import is_grounded
+from memory_program.core.command_line import run_script
 
 
-def main() -> int:
+def main() -> None:
     """Print the false refusals, and what is found among facts of other sessions."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="the path of locomo10.json")
     path = parser.parse_args().data
-    notes = {sample["sample_id"]: sample["observation"] for sample in json.loads(path.read_bytes())}
     refused, others, total = list[str](), 0, 0
     conversations = load_locomo(path).conversations
+    notes = {sample["sample_id"]: sample["observation"] for sample in json.loads(path.read_bytes())}
     for place, conversation in enumerate(conversations):
         stranger = conversations[(place + 1) % len(conversations)].sessions[0]
         for session in conversation.sessions:
@@ -36,8 +37,7 @@ def main() -> int:
         print(f"refused: {fact}")
     print(f"{len(refused)} of {total} true facts are refused ({len(refused) / total:.2%})")
     print(f"{others} of {total} facts are refused in a session of strangers ({others / total:.1%})")
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_script(main))

@@ -114,6 +114,11 @@ def main() -> None:
         known = ", ".join(c.conversation_id for c in conversations)
         raise ConfigError(f"unknown conversation {benchmark.conversation!r}: choose from {known}")
     talk = named[0]
+    if benchmark.questions and not any(question.is_headline for question in talk.questions):
+        raise ConfigError(
+            f"conversation {talk.conversation_id!r} has no question with an answer: choose another "
+            "--conversation, or give --questions 0"
+        )
     console = Console() if sys.stdout.isatty() else Console(width=170)
     writer = _table(
         f"Writer: {benchmark.sessions} sessions of {talk.conversation_id}",

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import dspy
-from pydantic import Field
+from pydantic import Field, field_validator
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -32,8 +32,9 @@ from memory_program.agents.signatures import SPECIALISTS
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import DatasetName
 from memory_program.core.command_line import parse_flags, run_script
+from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json
-from memory_program.core.settings import Settings
+from memory_program.core.settings import Settings, split_list
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.evaluation_run import evaluate, evaluate_oracle
 from memory_program.evaluation.oracle_eval import ORACLE
@@ -76,6 +77,13 @@ class Benchmark(Settings):
 
     wordings: int = Field(default=12, ge=0)
     """Number of wordings to list of the questions, and of the operations, that are wrong most often."""
+
+    @field_validator("systems")
+    @classmethod
+    def _check_systems(cls, value: str) -> str:
+        if "memory" not in split_list(value):
+            raise ConfigError(f"systems={value!r} must name memory, whose writer is measured")
+        return value
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import shutil
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from dspy.lm15 import Config, Message, Request
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
+from memory_program.core.command_line import run_script
 from memory_program.inference.decoder import Decoder
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import DtypeName, LoadedModel
@@ -266,4 +268,4 @@ def _requests(benchmark: Benchmark) -> list[Request]:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Benchmark, description=__doc__))
+    sys.exit(run_script(lambda: main(tyro.cli(Benchmark, description=__doc__))))

@@ -28,6 +28,7 @@ from memory_program.agents.baselines.question_analysis import AnswerType, parse_
 from memory_program.agents.baselines.span_features import Evidence, Matrix, span_features
 from memory_program.agents.baselines.span_ranking import SPAN_KINDS, ExtractorWeights
 from memory_program.bank.archive import Archive
+from memory_program.core.command_line import run_script
 
 OUTPUT = Path(__file__).parents[1] / "memory_program/agents/baselines/extractive.json"
 
@@ -258,7 +259,7 @@ def print_held_out(tried: Sequence[HeldOut], doubts: Matrix, limit: float) -> No
         print(f"{name:12} n={len(pairs):4}  without doubt {never:.4f}  with {doubting:.4f}")
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> None:
     """Fit, report, write."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -286,8 +287,7 @@ def main(arguments: Sequence[str]) -> int:
     options.output.write_text(
         json.dumps({"provenance": provenance, **weights.to_json()}, indent=1) + "\n", encoding="utf-8"
     )
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(run_script(lambda: main(sys.argv[1:])))

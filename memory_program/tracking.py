@@ -23,9 +23,9 @@ from memory_program.core.mlflow_address import (
     absolute_address,
     find_tracking_problem,
     import_mlflow,
-    sqlite_path,
     tracking_location,
 )
+from memory_program.core.sqlite_address import sqlite_path, sqlite_url
 
 EXPERIMENT = "memory-program"
 RECEIPT_FILE = "tracking.json"
@@ -286,7 +286,7 @@ class RunTracker:
         if database is not None and uri == self.uri and not database.exists():
             database.parent.mkdir(parents=True, exist_ok=True)
             part = database.with_name(f"{database.name}.{os.getpid()}.part")
-            self._open(f"sqlite:///{part.as_posix()}")
+            self._open(sqlite_url(part))
             try:
                 os.link(part, database)  # unlike a rename, it keeps a database that another process made
             except FileExistsError:

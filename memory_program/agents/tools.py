@@ -302,7 +302,7 @@ class MemoryTools:
         memory = self._space.bank.get(memory_id)
         if self._kind is not None and memory.kind is not self._kind:
             raise MemoryOperationError(
-                f"{memory_id!r} is a {memory.kind} memory: you may only change {self._kind} ones"
+                f"{memory_id!r} is a memory of kind {memory.kind}: you may only change {self._kind} ones"
             )
         return memory
 

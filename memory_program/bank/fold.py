@@ -66,8 +66,8 @@ def apply_operation(state: BankState, operation: Operation) -> BankState:
             raise MemoryOperationError(f"expected the id 'm{number}', not {memory.memory_id!r}")
         if not memory.text or memory.kind not in MEMORY_KINDS:
             raise MemoryOperationError(
-                f"a {memory.kind.value} memory with text {memory.text!r:.80} cannot be stored: give a "
-                f"text, and one of the kinds {', '.join(MEMORY_KINDS)}"
+                f"a memory of kind {memory.kind.value} with text {memory.text!r:.80} cannot be stored: "
+                f"give a text, and one of the kinds {', '.join(MEMORY_KINDS)}"
             )
         if isinstance(memory.happened_at, datetime) or memory.created != operation.version:
             raise MemoryOperationError(

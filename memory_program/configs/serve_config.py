@@ -69,14 +69,14 @@ class DoorSettings(SettingsGroup):
     require_tokens: bool = False
     """Ask for tokens on this machine's own address as well, for example behind a reverse proxy."""
 
-    max_megabytes: float = Field(default=8.0, gt=0)
+    max_megabytes: float = Field(default=8.0, gt=0, le=100_000)
     """Largest size of a request."""
 
     requests_per_second: float = Field(default=50.0, gt=0)
     """Most requests of a token a second, on average; ten seconds' worth may come at once. Beyond, the server
     answers 429. Requests without a token, from this machine, are not limited."""
 
-    grace: float = Field(default=10.0, ge=0)
+    grace: float = Field(default=10.0, ge=0, le=86_400)
     """Seconds that running work has to finish when the server is told to stop. What is not written stays in
     the database, and is written after the next start."""
 

@@ -1,7 +1,8 @@
 """The settings of ``train.py --mode trajectories``, ``synthesize``, ``sft`` and ``export``."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -201,6 +202,20 @@ class ExportConfig(Settings):
 
     output_dir: Path = Path("runs/export")
     """Folder for the files."""
+
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+        "by": ("format", ("verl",)),
+        "model": ("format", ("hf", "gguf")),
+    }
+
+    @model_validator(mode="after")
+    def _check_format(self) -> Self:
+        for name, (_, formats) in self.only_with.items():
+            if getattr(self, name) != type(self).model_fields[name].default and self.format not in formats:
+                raise ConfigError(
+                    f"--{name} only applies to --format {' or '.join(formats)} (got --format {self.format})"
+                )
+        return self
 
     @model_validator(mode="after")
     def _check_verl_format(self) -> Self:

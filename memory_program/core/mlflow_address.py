@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from memory_program.core.sqlite_address import sqlite_path, sqlite_url
+
 _CHECK_TIMEOUT_S = 4.0
 _DATABASE_PORTS = {"postgresql": 5432, "postgres": 5432, "mysql": 3306, "mssql": 1433}
 _SQLITE_HEADER = b"SQLite format 3\0"
@@ -25,19 +27,7 @@ def tracking_location(output_dir: Path, named: str | None) -> tuple[str, Path | 
     if named:
         return named, None
     beside = Path(os.path.normpath(output_dir / os.pardir))  # the parent of "." is ".."
-    return f"sqlite:///{(beside / 'mlflow.db').as_posix()}", beside / "mlartifacts"
-
-
-def sqlite_path(uri: str) -> Path | None:
-    """Return the file of an SQLite address; None for any other address.
-
-    Example:
-        >>> sqlite_path("sqlite:///runs/mlflow.db").as_posix()
-        'runs/mlflow.db'
-    """
-    scheme, separator, place = uri.partition(":///")
-    is_file = bool(separator) and scheme in ("sqlite", "sqlite+pysqlite")
-    return Path(place.partition("?")[0]) if is_file else None
+    return sqlite_url(beside / "mlflow.db"), beside / "mlartifacts"
 
 
 def absolute_address(uri: str) -> str:
@@ -48,7 +38,7 @@ def absolute_address(uri: str) -> str:
         ('sqlite:////data/mlflow.db', 'http://host:5000')
     """
     file = sqlite_path(uri)
-    return uri if file is None else f"sqlite:///{file.absolute().as_posix()}"
+    return uri if file is None else sqlite_url(file.absolute())
 
 
 def is_database_server(uri: str) -> bool:

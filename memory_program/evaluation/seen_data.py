@@ -147,7 +147,8 @@ def read_sft_conversations(model: str) -> list[str]:
     """
     if not runs_here(model):
         return []
-    folder = Path(model_source(model)).expanduser()
+    source = Path(model_source(model)).expanduser()
+    folder = source.parent if source.suffix == ".gguf" else source
     # a training saves the list with the merged weights, and their adapter in a folder below
     path = (folder.parent if folder.name == ADAPTER_FOLDER else folder) / SFT_CONVERSATIONS_FILE
     if not path.is_file():

@@ -15,7 +15,8 @@ from typing import Any
 
 from memory_program.bank.db_engine import vacuum_sqlite
 from memory_program.core.errors import ForgettingError
-from memory_program.core.mlflow_address import import_mlflow, sqlite_path
+from memory_program.core.mlflow_address import import_mlflow
+from memory_program.core.sqlite_address import sqlite_path
 from memory_program.forget.quote_matcher import QuoteMatcher, iter_files
 from memory_program.tracking import EXPERIMENT
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from locomo.atomic_files import atomic_write_bytes
 from memory_program.bank.forgetting import forget_namespace, namespace_conversation_id, text_from_banks
 from memory_program.core.errors import ConfigError, ForgettingError
-from memory_program.core.mlflow_address import sqlite_path
 from memory_program.core.run_folder import CONFIG_FILE, EMBEDDINGS_FILE, lock_run_folder
+from memory_program.core.sqlite_address import sqlite_path
 from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
 from memory_program.forget.quote_matcher import QuoteMatcher, is_report, iter_files
 from memory_program.forget.run_folders import (

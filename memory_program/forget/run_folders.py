@@ -9,8 +9,9 @@ from typing import Any
 from memory_program.bank.forgetting import ConversationText
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.mlflow_address import absolute_address, sqlite_path, tracking_location
+from memory_program.core.mlflow_address import absolute_address, tracking_location
 from memory_program.core.run_folder import CONFIG_FILE
+from memory_program.core.sqlite_address import sqlite_path, sqlite_url
 from memory_program.sft.session_lines import read_lines, session_file
 from memory_program.tracking import RECEIPT_FILE
 
@@ -25,7 +26,7 @@ def run_database_urls(folder: Path, db: str | None) -> list[str]:
     known = [named] if isinstance(named, str) else []
     files = {path.resolve() for path in map(sqlite_path, known) if path is not None}
     inside = [path for path in sorted(folder.rglob("banks.sqlite")) if path.resolve() not in files]
-    known = [*(f"sqlite:///{path.as_posix()}" for path in inside), *known]
+    known = [*(sqlite_url(path) for path in inside), *known]
     systems = [read_json_object(run).get("system") for run in folder.glob("*/run.json")]
     if not known and any(isinstance(system, dict) and system.get("writer") for system in systems):
         raise ConfigError(f"the banks of {str(folder)!r} are not in it: name their database with --db")

@@ -24,6 +24,7 @@ from memory_program.core.hashing import RECORD_VERSION
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import OLD_NAMES
+from memory_program.core.sqlite_address import sqlite_url
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.role_models import load_dense_index
@@ -111,7 +112,7 @@ class MemoryOptimizationTarget:
         path = self._config.output_dir / "banks.sqlite"
         dense = load_dense_index(self._config)
         self._calls = calls
-        self._store = stack.enter_context(BankStore(f"sqlite:///{path.as_posix()}", dense))
+        self._store = stack.enter_context(BankStore(sqlite_url(path), dense))
 
     def estimates(self) -> list[StageEstimate]:
         """Estimate the calls for memories, answers, judgements and proposals."""

@@ -23,6 +23,7 @@ from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.errors import NoResultError
 from memory_program.core.json_files import Json, read_json_file
+from memory_program.core.sqlite_address import sqlite_url
 from memory_program.evaluation.console import format_count
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import Journals
@@ -104,7 +105,7 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
             reader_api_base=config.reader_api_base,
             judge_api_base=config.judge_api_base,
             output_dir=config.output_dir / "evaluation" / row.records,
-            db_url=f"sqlite:///{banks.as_posix()}" if shares_banks else None,
+            db_url=sqlite_url(banks) if shares_banks else None,
             seed=seed,
             retry_errors=config.retry_errors,
             mlflow=False,

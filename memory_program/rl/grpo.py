@@ -38,6 +38,7 @@ from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
+from memory_program.core.sqlite_address import sqlite_url
 from memory_program.models.memoized import memoized
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.answer_rollouts import AnswerPhase
@@ -194,7 +195,7 @@ class MemoryGRPO(Teleprompter):
 
     def _open_store(self) -> BankStore:
         self.folder.mkdir(parents=True, exist_ok=True)
-        return BankStore(f"sqlite:///{(self.folder / 'banks.sqlite').as_posix()}")
+        return BankStore(sqlite_url(self.folder / "banks.sqlite"))
 
 
 class _SamplingPhase(Protocol):

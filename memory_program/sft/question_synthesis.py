@@ -86,7 +86,7 @@ class QuestionSynthesizer:
 
     def _conversation(self, conversation: Conversation, folder: Path) -> SynthesisResult:
         path = session_file(folder, conversation.conversation_id)
-        done = read_lines(path) if path.exists() else []
+        done = read_lines(path, ("session", "questions", "rejected")) if path.exists() else []
         recorded, model = [line["session"] for line in done], model_fingerprint(self.lm.model)
         check_resumable(path, done, recorded, conversation.sessions, model)
         failure = None

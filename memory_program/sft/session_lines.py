@@ -3,7 +3,7 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +27,22 @@ def session_file(folder: Path, conversation_id: str) -> Path:
     return folder / f"{part}-{content_hash(conversation_id)[:8]}.jsonl"
 
 
-def read_lines(path: Path) -> list[SessionLine]:
-    """Read the complete lines of a file; raise ``RecordError`` if one is not JSON."""
+def read_lines(path: Path, fields: Collection[str] = ()) -> list[SessionLine]:
+    """Read the complete lines of a file; raise ``RecordError`` if one is not JSON, or lacks a field."""
     try:
-        return [json.loads(text) for text in path.read_text(encoding="utf-8").split("\n")[:-1]]
+        lines = [json.loads(text) for text in path.read_text(encoding="utf-8").split("\n")[:-1]]
     except ValueError as error:
         raise RecordError(
             f"{str(path)!r} holds a line that is not JSON ({error}): delete the file to have it done again"
         ) from error
+    for line in lines:
+        missing = [name for name in fields if not isinstance(line, dict) or name not in line]
+        if missing:
+            raise RecordError(
+                f"{str(path)!r} holds a line without {', '.join(missing)}, so another command wrote it: name "
+                "another folder"
+            )
+    return lines
 
 
 def check_resumable(

@@ -331,6 +331,10 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
     """
     say = _make_printer(console)
     folder = config.output_dir / ("hf" if config.from_verl is not None else config.format)
+    if folder.resolve() == (config.from_verl or config.model).resolve():
+        raise ConfigError(
+            f"{str(folder)!r} is the model to export, and would be written over: name another --output-dir"
+        )
     if config.from_verl is not None or config.format == "hf":
         source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
         model = load_model(str(source), "cpu", torch.bfloat16)
@@ -363,10 +367,14 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
 
 
 def _copy_program(source: Path, folder: Path) -> bool:
-    """Put the program of a model beside its weights, in place of an earlier model's; False if it has none."""
-    (folder / PROGRAM_FILE).unlink(missing_ok=True)
-    if (source / PROGRAM_FILE).is_file():
-        shutil.copy(source / PROGRAM_FILE, folder / PROGRAM_FILE)
+    """Put the program of a model beside its weights, in place of an earlier model's; False if it has none.
+
+    So are the conversations that taught it, which are no measure of it.
+    """
+    for name in (PROGRAM_FILE, SFT_CONVERSATIONS_FILE):
+        (folder / name).unlink(missing_ok=True)
+        if (source / name).is_file():
+            shutil.copy(source / name, folder / name)
     return (folder / PROGRAM_FILE).is_file()
 
 

@@ -43,7 +43,8 @@ def split_by_conversation(
             "validate on; collect more with --mode trajectories"
         )
     random.Random(f"{seed}:held out").shuffle(names)
-    held_out = set(names[: max(1, round(held_out_share * len(names)))])
+    count = min(max(1, round(held_out_share * len(names))), len(names) - 1)
+    held_out = set(names[:count])
     learned = [line for line in lines if line["episode"]["conversation_id"] not in held_out]
     validating = [line for line in lines if line["episode"]["conversation_id"] in held_out]
     return SftSplit(make_examples(learned), make_examples(validating))

@@ -32,6 +32,9 @@ from memory_program.sft.session_lines import (
     session_file,
 )
 
+_FIELDS = ("episode", "calls", "operations")
+"""The fields of a line that readers need; earlier versions lack the others."""
+
 
 @dataclass(frozen=True, slots=True)
 class CollectionResult:
@@ -83,7 +86,7 @@ def record_trajectories(
 
 def read_trajectories(folder: Path) -> list[SessionLine]:
     """Read all recorded sessions; raise ``RecordError`` if there are none, or a line cannot be read."""
-    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in read_lines(path)]
+    lines = [line for path in sorted(folder.glob("*.jsonl")) for line in read_lines(path, _FIELDS)]
     if not lines:
         raise RecordError(
             f"{str(folder)!r} holds no trajectories: run --mode trajectories first, or name another folder"
@@ -102,7 +105,7 @@ def conversation_keys(lines: Sequence[SessionLine]) -> list[str]:
 def _read_done(conversation: Conversation, model: str, prompts: str, folder: Path) -> list[SessionLine]:
     """Read what is recorded of a conversation, and check that the same expert and prompts recorded it."""
     path = session_file(folder, conversation.conversation_id)
-    done = read_lines(path) if path.exists() else []
+    done = read_lines(path, _FIELDS) if path.exists() else []
     recorded = [line["episode"]["session"] for line in done]
     check_resumable(path, done, recorded, conversation.sessions, model)
     if any(line.get("prompts", prompts) != prompts for line in done):  # older lines do not say

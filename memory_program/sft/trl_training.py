@@ -40,6 +40,7 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, default_device
 from memory_program.inference.loading import load_model, silence_transformers
+from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import example_sample, require_local_engine
 from memory_program.rl.trainer.adapters import lora_config, write_model
@@ -87,7 +88,11 @@ def fine_tune(
         ModelError: the weights cannot be trained, or the training diverges.
     """
     if not lessons.train or not lessons.val:
-        raise ConfigError(f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on")
+        raise ConfigError(
+            f"{len(lessons.train)} examples to learn from, {len(lessons.val)} to validate on: both need "
+            "valid replies (or, for a reader, questions whose evidence retrieval finds); collect more with "
+            "--mode trajectories"
+        )
     process, engine = PartialState(cpu=default_device() == "cpu"), require_local_engine(lm)
     if batch % process.num_processes:
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
@@ -96,7 +101,9 @@ def fine_tune(
         data = {"model": model_fingerprint(lm.model), "data": content_hash(lessons.train)[:16]}
         steps = {"epochs": epochs, "batch": batch, "schedule": "cosine"}  # the rate is a part of a schedule
         rate = {"learning_rate": training.learning_rate}
-        run = RunState(folder, {**data, **steps, **rate, **lasting_settings(training)})
+        template = lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None
+        prompts = {"chat_template_kwargs": template}
+        run = RunState(folder, {**data, **prompts, **steps, **rate, **lasting_settings(training)})
         on_start()
         run.cut_log(_step_of(last) if last else -1)
     train, val = (

@@ -13,10 +13,13 @@ from rich.console import Console
 
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
+from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import TrackingError
-from memory_program.core.mlflow_address import import_mlflow, sqlite_path
+from memory_program.core.mlflow_address import import_mlflow, tracking_location
+from memory_program.core.sqlite_address import sqlite_path
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import Quoting, maker, write_conversations
 
@@ -136,6 +139,19 @@ def test_a_half_made_database_does_no_harm(tmp_path):
     (tmp_path / "runs/mlflow.db.4711.part").write_bytes(b"half a database")
     run(tmp_path)
     assert len(runs_at(f"sqlite:///{tmp_path / 'runs/mlflow.db'}")) == 2
+
+
+@pytest.mark.parametrize("name", ["a?b", "a%41b"])
+def test_memories_and_mlflow_of_a_folder_with_any_name_are_in_it(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    run(folder)
+    BankStore(database_url(EvaluateConfig(output_dir=folder / "runs/one"))).close()
+    assert (folder / "runs/mlflow.db").is_file()
+    assert (folder / "runs/one/banks.sqlite").is_file()
+    uri, _ = tracking_location(folder / "runs/one", None)
+    assert sqlite_path(uri) == folder / "runs/mlflow.db"
+    assert len(runs_at(uri)) == 2
 
 
 def has_results(folder: Path) -> bool:

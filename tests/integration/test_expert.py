@@ -174,6 +174,18 @@ def test_no_trajectories_are_an_error(tmp_path):
         read_trajectories(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [('{"session": {}, "questions": []}', "episode, calls, operations"), ("[]", "episode")],
+)
+def test_a_file_of_another_command_is_not_taken_for_trajectories(tmp_path, line, missing):
+    (tmp_path / "a.jsonl").write_text(f"{line}\n")
+    with pytest.raises(RecordError, match=f"a.jsonl' holds a line without {missing}.*: name another folder"):
+        read_trajectories(tmp_path)
+    with pytest.raises(RecordError, match=f"a.jsonl' holds a line without {missing}"):
+        record_trajectories(expert(Expert()), [talk("a")], tmp_path, threads=1)
+
+
 def test_an_experts_faults_are_not_taught(taught):
     lines = read_trajectories(taught)
     lines[0]["calls"][1]["is_valid"] = False
@@ -187,6 +199,7 @@ def test_examples_are_held_out_by_conversation(taught):
     lines = read_trajectories(taught)
     lessons = split_by_conversation(lines, 0.34, seed=0)
     assert (len(lessons.train), len(lessons.val)) == (8, 4)
+    assert len(split_by_conversation(lines, 0.99, seed=0).train) == 4, "one is left to learn from"
     with pytest.raises(ConfigError, match="1 conversations of trajectories"):
         split_by_conversation(lines[:1], 0.5, seed=0)
 

@@ -102,6 +102,27 @@ def test_the_loss_is_that_of_the_replies_after_the_prompts_that_inference_sends(
     assert losses(tmp_path / "sft")[0] == ("validation", 0, pytest.approx(total / tokens, rel=1e-4))
 
 
+def test_a_training_is_not_resumed_under_another_chat_template(half_taught, trajectories, tmp_path):
+    settings = {
+        "model": f"local:{half_taught}", "trajectories": trajectories, "output_dir": tmp_path / "sft",
+        "epochs": 1, "held_out": 0.34, "mlflow": False,
+    }  # fmt: skip
+    fine_tune_parts(FineTuneConfig(**settings), Console(quiet=True))
+    changed = FineTuneConfig(**settings, chat_template_kwargs='{"enable_thinking": false}')
+    with pytest.raises(ConfigError, match=r"holds a training with chat_template_kwargs=.*: give the same"):
+        fine_tune_parts(changed, Console(quiet=True))
+
+
+def test_a_training_without_examples_says_what_is_missing(half_taught, tmp_path):
+    optimizer, lm = OptimizerSettings(), language_model(f"local:{half_taught}")
+    empty = SftSplit([], LESSONS.val)
+    with (
+        closing(require_local_engine(lm)),
+        pytest.raises(ConfigError, match=r"0 examples .* collect more with"),
+    ):
+        fine_tune(lm, empty, tmp_path, optimizer, epochs=1, batch=1)
+
+
 @pytest.mark.parametrize(
     ("settings", "complaint"),
     [

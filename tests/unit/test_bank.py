@@ -297,6 +297,12 @@ def test_a_replay_rejects_an_operation_that_does_not_follow(operation: Operation
         MemoryBank.replay("test", [*log, operation])
 
 
+def test_a_memory_without_text_is_refused_by_its_kind() -> None:
+    memory = Memory("m1", MemoryKind.EPISODIC, "", None, (), 1)
+    with pytest.raises(MemoryOperationError, match="a memory of kind episodic with text '' cannot be stored"):
+        MemoryBank.replay("test", [Operation(OperationKind.CREATE, 1, BY, created=(memory,))])
+
+
 # -- history, rebase, threads ---------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from memory_program.agents.systems import SYSTEMS
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.configs.groups import SystemSettings
 from memory_program.configs.optimize_config import OptimizeConfig
+from memory_program.configs.serve_config import ServeConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
 from memory_program.core.settings import split_list
@@ -179,6 +180,12 @@ def test_a_bad_setting_is_refused_with_its_value_and_a_remedy(settings, message)
         EvaluateConfig(**settings)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("setting", "limit"), [("grace", "86400"), ("max_megabytes", "100000")])
+def test_an_endless_limit_of_a_server_is_refused(setting, limit):
+    with pytest.raises(ConfigError, match=f"{setting}=inf must be at most {limit}"):
+        ServeConfig(model="openai/m", **{setting: float("inf")})
 
 
 def test_ray_accepts_a_local_model_that_no_task_calls():

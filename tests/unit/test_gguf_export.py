@@ -7,6 +7,7 @@ from dspy import lm15
 
 from memory_program.configs.sft_config import ExportConfig
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, read_sft_conversations
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.models.model_names import model_program
 from memory_program.sft.sft_commands import export_to_format
@@ -47,6 +48,36 @@ def test_an_exported_model_is_asked_under_the_prompts_that_it_was_trained_in(tmp
     for model, program in ((taught, exported / "program.json"), (other, None)):
         export_to_format(ExportConfig(format=kind, model=model, output_dir=tmp_path / "export"))
         assert model_program(f"local:{source}") == program
+
+
+@pytest.mark.parametrize("kind", ["gguf", "hf"])
+def test_an_exported_model_says_which_conversations_taught_it(tmp_path, kind):
+    model = save_tiny_model(tmp_path / "taught")
+    (model / SFT_CONVERSATIONS_FILE).write_text('{"conversations": ["conv-1@ab"]}')
+    export_to_format(ExportConfig(format=kind, model=model, output_dir=tmp_path / "export"))
+    source = tmp_path / "export" / kind / ("model.gguf" if kind == "gguf" else "")
+    assert read_sft_conversations(f"local:{source}") == ["conv-1@ab"]
+
+
+def test_a_model_is_not_exported_over_itself(tmp_path):
+    model = save_tiny_model(tmp_path / "hf")
+    (model / "program.json").write_text("{}")
+    with pytest.raises(ConfigError, match="hf' is the model to export, and would be written over"):
+        export_to_format(ExportConfig(format="hf", model=model, output_dir=tmp_path))
+    assert (model / "program.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"by": "question"}, "--by only applies to --format verl (got --format llamafactory)"),
+        ({"model": "runs/mine"}, "--model only applies to --format hf or gguf (got --format llamafactory)"),
+    ],
+)
+def test_a_setting_of_another_format_is_refused(given, message):
+    with pytest.raises(ConfigError) as caught:
+        ExportConfig(**given)
+    assert message in str(caught.value)
 
 
 def test_another_architecture_is_refused_with_the_way_out(tmp_path):

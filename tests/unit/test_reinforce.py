@@ -12,12 +12,13 @@ import torch
 import transformers
 from dspy import lm15
 
-from memory_program.configs.trainer_groups import ReinforceSettings
+from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference import loading
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import load_model
 from memory_program.rl.step_metrics import update_metrics
+from memory_program.rl.trainer.adapters import lora_config
 from memory_program.rl.trainer.objective import Objective, TokenTerms, target_logprobs, token_entropies
 from memory_program.rl.trainer.packing import Sample, pack_samples
 from memory_program.rl.trainer.policy_step import LocalTrainer
@@ -367,9 +368,17 @@ def test_a_training_that_starts_from_an_adapter_saves_one_over_the_base_of_both(
 def test_an_adapter_that_cannot_be_joined_with_another_is_refused_at_the_start(folder, tmp_path):
     trainer(folder, tuning="lora", lora_r=4).save_model(tmp_path)
     path = tmp_path / "adapter" / "adapter_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "bias": "all"}))
-    with pytest.raises(ModelError, match=r"trained more than LoRA's matrices .*bias 'all'"):
-        trainer(tmp_path / "adapter", tuning="lora")
+    config = json.loads(path.read_text())
+    for changed, complaint in (
+        ({"bias": "all"}, r"trained more than LoRA's matrices .*bias 'all'"),
+        ({"lora_bias": True}, r"trained more than LoRA's matrices .*lora_bias True"),
+        ({"trainable_token_indices": [1]}, r"trained more than .*trainable_token_indices \[1\]"),
+        ({"target_parameters": ["up_proj.weight"]}, r"trained more than .*target_parameters"),
+        ({"target_modules": ".*q_proj"}, r"names its layers by the pattern '\.\*q_proj'.*: merge it"),
+    ):
+        path.write_text(json.dumps({**config, **changed}))
+        with pytest.raises(ModelError, match=complaint):
+            lora_config(OptimizerSettings(tuning="lora"), str(tmp_path / "adapter"))
 
 
 SMALL_STEPS = {"tuning": "lora", "lora_r": 4, "learning_rate": 1e-4}

@@ -138,6 +138,12 @@ def test_a_file_of_another_conversation_is_not_gone_on_with(tmp_path):
         synthesizer(Writer(answers={})).synthesize([TALK], tmp_path, threads=1)
 
 
+def test_a_file_of_trajectories_is_not_taken_for_questions(tmp_path):
+    (tmp_path / "talk.jsonl").write_text('{"episode": {}, "calls": []}\n', encoding="utf-8")
+    with pytest.raises(RecordError, match="holds a line without session, questions, rejected, so another"):
+        synthesizer(Writer(answers={})).synthesize([TALK], tmp_path, threads=1)
+
+
 def test_sessions_of_another_text_or_another_model_are_not_taken_for_done(tmp_path):
     synthesizer(Writer([GOOD], [], answers=ANSWERS)).synthesize([TALK], tmp_path, threads=1)
     changed = replace(TALK, sessions=(session(1, "Mara: I moved to Rome."), *SESSIONS[1:]))

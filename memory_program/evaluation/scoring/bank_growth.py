@@ -12,6 +12,7 @@ from memory_program.bank.memory import OperationKind
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.json_files import Json
+from memory_program.core.sqlite_address import sqlite_url
 from memory_program.evaluation.item_records import BuildRecord
 from memory_program.evaluation.scoring.error_types import RetainedTurns, collect_retained_turns
 from memory_program.evaluation.scoring.score_signature import SystemIdentity
@@ -22,7 +23,7 @@ BanksByConversation = Mapping[str, MemoryBank]
 
 def database_url(config: EvaluateConfig) -> str:
     """Return the URL of the database that keeps the banks of a run."""
-    return config.db_url or f"sqlite:///{(config.output_dir / 'banks.sqlite').as_posix()}"
+    return config.db_url or sqlite_url(config.output_dir / "banks.sqlite")
 
 
 def load_banks(

@@ -19,6 +19,11 @@ from memory_program.inference.loading import silence_transformers, stacked_adapt
 _TRAINED = "default"  # PEFT's name of the adapter that is trained
 _JOINED = "joined"
 _MERGE = "merge it into its base, and start from that"
+_NOT_JOINED = (
+    "use_dora", "modules_to_save", "bias", "lora_bias", "trainable_token_indices", "target_parameters"
+)  # fmt: skip
+"""Settings of PEFT that train more than LoRA's matrices, which is all that can be joined."""
+_UNUSED = (None, False, "none", [], {})
 
 
 def lora_config(settings: OptimizerSettings, source: str) -> LoraConfig:
@@ -35,10 +40,14 @@ def lora_config(settings: OptimizerSettings, source: str) -> LoraConfig:
         config = PeftConfig.from_pretrained(adapter)
         if not isinstance(config, LoraConfig):
             raise ModelError(f"{adapter!r} is of type {config.peft_type}, and not LoRA: {_MERGE}")
-        if config.use_dora or config.modules_to_save or config.bias != "none":
+        more = {name: value for name in _NOT_JOINED if (value := getattr(config, name)) not in _UNUSED}
+        if more:
+            told = ", ".join(f"{name} {value!r}" for name, value in more.items())
+            raise ModelError(f"{adapter!r} trained more than LoRA's matrices ({told}): {_MERGE}")
+        if isinstance(config.target_modules, str):
             raise ModelError(
-                f"{adapter!r} trained more than LoRA's matrices (use_dora {config.use_dora}, modules_to_save "
-                f"{config.modules_to_save}, bias {config.bias!r}): {_MERGE}"
+                f"{adapter!r} names its layers by the pattern {config.target_modules!r}, and PEFT joins only "
+                f"lists of names: {_MERGE}"
             )
     return LoraConfig(
         r=settings.lora_r,
