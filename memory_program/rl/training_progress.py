@@ -74,10 +74,14 @@ def format_step(entry: LogEntry, steps: int) -> str:
 
 
 def format_validation(entry: LogEntry) -> str:
-    """Format a validation in one line."""
+    """Format a validation in one line, with both kinds of questions where there are both."""
+    answerable, abstention = entry.get("answerable_score"), entry.get("abstention")  # older logs lack them
+    kinds = ""
+    if answerable is not None and abstention is not None:
+        kinds = f"; with an answer {answerable:.3f}, abstention {abstention:.3f}"
     return (
         f"validation after {entry['step']} steps: score {entry['score']:.3f} ({entry['questions']} "
-        f"questions, {entry['lost']} lost); best after {entry['best_step']} steps"
+        f"questions, {entry['lost']} lost{kinds}); best after {entry['best_step']} steps"
     )
 
 

@@ -7,6 +7,7 @@ So forgetting in later sessions lowers the score, and every question has the sam
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from statistics import fmean
 
 from locomo.types import Conversation, Question
@@ -22,22 +23,39 @@ class ValidationResult:
     """The mean score of the answers; None if no question has a score.
 
     ``questions`` counts the questions with a score, ``lost`` those without. ``scores`` maps conversation and
-    question ids to the scores.
+    question ids to the scores. ``answerable_score`` is the mean score of the questions with an answer, and
+    ``abstention`` that of the others; None if there are no such questions.
     """
 
     score: float | None
     questions: int
     lost: int
     scores: dict[str, dict[str, float]]
+    answerable_score: float | None = None
+    abstention: float | None = None
 
     @classmethod
     def from_scores(
         cls, scores: dict[str, dict[str, float]], conversations: Sequence[Conversation]
     ) -> "ValidationResult":
         """Make the result of the scores that there are, for the questions of the conversations."""
-        known = [score for of_conversation in scores.values() for score in of_conversation.values()]
-        wanted = sum(len(qs) for c in conversations for qs in questions_by_session(c).values())
-        return cls(fmean(known) if known else None, len(known), wanted - len(known), scores)
+        known: list[float] = []
+        by_kind: dict[bool, list[float]] = {True: [], False: []}
+        wanted = 0
+        for conversation in conversations:
+            of_conversation = scores.get(conversation.conversation_id, {})
+            for question in chain.from_iterable(questions_by_session(conversation).values()):
+                wanted += 1
+                if (score := of_conversation.get(question.question_id)) is not None:
+                    known.append(score)
+                    by_kind[question.is_answerable].append(score)
+        return cls(
+            fmean(known) if known else None,
+            len(known),
+            wanted - len(known),
+            scores,
+            *(fmean(by_kind[kind]) if by_kind[kind] else None for kind in (True, False)),
+        )
 
 
 def validate_policy(

@@ -274,6 +274,8 @@ def test_a_validation_is_one_line():
     assert format_validation(VALIDATION) == (
         "validation after 10 steps: score 0.500 (40 questions, 1 lost); best after 0 steps"
     )
+    of_both = format_validation({**VALIDATION, "answerable_score": 0.4, "abstention": 0.8})
+    assert "(40 questions, 1 lost; with an answer 0.400, abstention 0.800)" in of_both
 
 
 def test_the_table_shows_both_models_and_their_difference():

@@ -75,16 +75,27 @@ def validated(model: Model, talk: Conversation = TALK) -> ValidationResult:
 
 def test_forgetting_in_a_later_session_lowers_the_score():
     scores = {"talk": {"talk:q0": 1.0, "talk:q1": 1.0}}
-    assert validated(Model(forgets=False)) == ValidationResult(1.0, questions=2, lost=0, scores=scores)
+    assert validated(Model(forgets=False)) == ValidationResult(
+        1.0, questions=2, lost=0, scores=scores, answerable_score=1.0
+    )
     scores = {"talk": {"talk:q0": 0.0, "talk:q1": 1.0}}
-    assert validated(Model(forgets=True)) == ValidationResult(0.5, questions=2, lost=0, scores=scores)
+    assert validated(Model(forgets=True)) == ValidationResult(
+        0.5, questions=2, lost=0, scores=scores, answerable_score=0.5
+    )
 
 
 @pytest.mark.parametrize("what", ["What did", "I got a dog"])
 def test_questions_with_lost_calls_are_counted_and_not_scored(what):
     assert validated(Model(forgets=False, loses=what)) == ValidationResult(
-        1.0, questions=1, lost=1, scores={"talk": {"talk:q0": 1.0}}
+        1.0, questions=1, lost=1, scores={"talk": {"talk:q0": 1.0}}, answerable_score=1.0
     )
+
+
+def test_the_score_of_answers_and_abstention_are_told_apart():
+    unanswerable = Question("talk", 2, "Where did Tom move?", Category.ADVERSARIAL, None, ("D1:1",))
+    found = validated(Model(forgets=False), replace(TALK, questions=(*TALK.questions, unanswerable)))
+    assert found.score == pytest.approx(2 / 3)
+    assert (found.answerable_score, found.abstention) == (1.0, 0.0)
 
 
 def test_every_question_has_the_same_weight():
