@@ -52,7 +52,6 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo-answerable30", "memory", "the same, 30 steps at 2e-4", "notes"),
     ("qwen2.5-coder-0.5b-sft", "memory", "Qwen-0.5B, SFT", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen-0.5B, SFT+GRPO", "notes + turns"),
-    ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen-0.5B, SFT+GRPO", "rag"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
@@ -122,11 +121,6 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
     (
         "extractive to notes + turns, GRPO, Qwen-0.5B",
         ("extractive", "extractive"),
-        ("qwen2.5-coder-0.5b-grpo", "memory"),
-    ),
-    (
-        "rag to notes + turns, GRPO, Qwen-0.5B",
-        ("qwen2.5-coder-0.5b-grpo-rag", "rag"),
         ("qwen2.5-coder-0.5b-grpo", "memory"),
     ),
     ("extractive to notes, SFT", ("extractive", "extractive"), ("smollm2-135m-sft-notes", "memory")),
