@@ -52,6 +52,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo-answerable30", "memory", "the same, 30 steps at 2e-4", "notes"),
     ("qwen2.5-coder-0.5b-sft", "memory", "Qwen-0.5B, SFT", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen-0.5B, SFT+GRPO", "notes + turns"),
+    ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen-0.5B, SFT+GRPO", "rag"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
 )
@@ -114,8 +115,13 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("qwen2.5-coder-0.5b-grpo", "memory"),
     ),
     (
-        "rag, prompted, to notes + turns, GRPO, Qwen-0.5B",
+        "SFT and GRPO of the reader, Qwen-0.5B, rag",
         ("qwen2.5-coder-0.5b-prompted", "rag"),
+        ("qwen2.5-coder-0.5b-grpo-rag", "rag"),
+    ),
+    (
+        "rag to notes + turns, GRPO, Qwen-0.5B",
+        ("qwen2.5-coder-0.5b-grpo-rag", "rag"),
         ("qwen2.5-coder-0.5b-grpo", "memory"),
     ),
     (
