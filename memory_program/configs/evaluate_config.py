@@ -241,8 +241,9 @@ class EvaluateConfig(Settings, init=False):
         for name, field in type(self).flat_fields().items():
             is_of_report = name in ("mode", "runs", "report_file", "mlflow", "tracking_uri")
             if not is_of_report and values[name] != field.default:
+                value = str(values[name]) if isinstance(values[name], Path) else values[name]
                 raise ConfigError(
-                    f"{name}={values[name]!r} cannot be changed in a report of {names[0]!r}, which uses the "
+                    f"{name}={value!r} cannot be changed in a report of {names[0]!r}, which uses the "
                     "settings of the run: leave it out, or name the run with --output-dir and all of its "
                     "settings"
                 )

@@ -75,6 +75,8 @@ def hint_for_flag(flag: str, known: Collection[str]) -> str:
             return hint
     if flag in _HINTS:
         return "this command has no such setting; docs/coming-from.md has the flags of older systems"
+    if flag in known:
+        return "its values are given without a flag, as --help shows"
     alike = get_close_matches(flag, known, n=2)
     return (
         f"did you mean {' or '.join(f'--{name}' for name in alike)}?" if alike else "--help lists the flags"

@@ -275,6 +275,7 @@ def test_run_folders_are_positional_arguments():
     ("settings", "complaint"),
     [
         ({"mode": "full"}, r"runs=\['runs/a'\] are folders to report, and mode is 'full': add --mode report"),
+        ({"output_dir": "elsewhere"}, "output_dir='elsewhere' cannot be changed in a report of 'runs/a'"),
         (
             {"seed": 3},
             r"seed=3 cannot be changed in a report of 'runs/a'.*: leave it out, or .* --output-dir",

@@ -41,6 +41,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> str:
         ("--judge-provider openai", "--judge-provider: use --judge-model openai/NAME"),
         ("--modle x", "--modle: did you mean --mode or --model\\?"),
         ("--zzz", "--zzz: --help lists the flags"),
+        ("--runs runs/a", "--runs: its values are given without a flag"),
     ],
 )
 def test_an_unknown_flag_is_an_error_with_a_hint(flags, hint):
