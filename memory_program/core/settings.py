@@ -91,7 +91,7 @@ def holds_secret(address: str) -> bool:
 
 
 def is_server_address(value: str) -> bool:
-    """Tell if a value is the address of an HTTP server, with a port that there can be."""
+    """Tell if a value is the address of an HTTP server, with a valid port."""
     try:
         address = urlsplit(value)
         has_host = bool(address.hostname) and address.port != 0

@@ -347,6 +347,5 @@ def _missing_keys(name: str) -> list[str]:
         variable = f"{provider.upper()}_API_KEY"
     elif variable not in os.environ:
         return [variable]
-    return (
-        [] if variable not in os.environ or read_key(variable) else [variable]
-    )  # it may be there, but empty
+    is_empty = variable in os.environ and not read_key(variable)
+    return [variable] if is_empty else []

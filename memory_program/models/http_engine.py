@@ -159,7 +159,7 @@ class ChatCompletionsEngine:
         for received in reply.iter_bytes():
             if time.monotonic() - began > longest_s:
                 raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
-            if is_stream is None:  # a server may call any reply a stream, also an error that it tells whole
+            if is_stream is None:  # some servers name the wrong content type: an error as a stream
                 is_stream = is_called_stream and received.lstrip()[:1] != b"{"
             if not is_stream:
                 whole += received
@@ -170,7 +170,7 @@ class ChatCompletionsEngine:
                 # the server had no time to count: about four characters of the prompt are a token
                 body["usage"] = {"prompt_tokens": prompt_chars // 4, "completion_tokens": streamed.events}
                 return body
-        if whole.lstrip().startswith(b"data:"):  # or call none a stream
+        if whole.lstrip().startswith(b"data:"):  # or a stream as plain text
             is_stream = True
             streamed.feed(bytes(whole))
         if is_stream or (is_called_stream and not whole):

@@ -39,23 +39,20 @@ class ValidationResult:
         cls, scores: dict[str, dict[str, float]], conversations: Sequence[Conversation]
     ) -> "ValidationResult":
         """Make the result of the scores that there are, for the questions of the conversations."""
-        known: list[float] = []
-        by_kind: dict[bool, list[float]] = {True: [], False: []}
-        wanted = 0
+        answerable: list[float] = []
+        unanswerable: list[float] = []
+        lost = 0
         for conversation in conversations:
             of_conversation = scores.get(conversation.conversation_id, {})
             for question in chain.from_iterable(questions_by_session(conversation).values()):
-                wanted += 1
-                if (score := of_conversation.get(question.question_id)) is not None:
-                    known.append(score)
-                    by_kind[question.is_answerable].append(score)
-        return cls(
-            fmean(known) if known else None,
-            len(known),
-            wanted - len(known),
-            scores,
-            *(fmean(by_kind[kind]) if by_kind[kind] else None for kind in (True, False)),
-        )
+                score = of_conversation.get(question.question_id)
+                if score is None:
+                    lost += 1
+                else:
+                    (answerable if question.is_answerable else unanswerable).append(score)
+        known = answerable + unanswerable
+        means = [fmean(group) if group else None for group in (known, answerable, unanswerable)]
+        return cls(means[0], len(known), lost, scores, answerable_score=means[1], abstention=means[2])
 
 
 def validate_policy(
@@ -70,12 +67,12 @@ def validate_policy(
     def remember(conversation: Conversation) -> list[tuple[MemorySpace, Question]]:
         questions = questions_by_session(conversation)
         space = MemorySpace(f"validation/{conversation.conversation_id}")
-        answerable: list[Question] = []
+        askable: list[Question] = []
         for session in conversation.sessions:
             rollout = run_rollout(program, Episode(conversation, session, space, ()), "validation")
             space = rollout.space
-            answerable += [] if rollout.call_errors else questions[session.session_id]
-        return [(space, question) for question in answerable]
+            askable += [] if rollout.call_errors else questions[session.session_id]
+        return [(space, question) for question in askable]
 
     remembered = run_parallel([partial(remember, c) for c in conversations], threads)
     asked = [pair for pairs in remembered for pair in pairs]

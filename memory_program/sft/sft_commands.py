@@ -367,9 +367,9 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
 
 
 def _copy_program(source: Path, folder: Path) -> bool:
-    """Put the program of a model beside its weights, in place of an earlier model's; False if it has none.
+    """Copy a model's program beside its exported weights, in place of an earlier one; False if it has none.
 
-    So are the conversations that taught it, which are no measure of it.
+    The list of the conversations that taught it is copied, too: an evaluation warns about them.
     """
     for name in (PROGRAM_FILE, SFT_CONVERSATIONS_FILE):
         (folder / name).unlink(missing_ok=True)

@@ -98,12 +98,8 @@ def fine_tune(
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
     last, run = _last_checkpoint(folder / _CHECKPOINTS), None
     if process.is_main_process:
-        data = {"model": model_fingerprint(lm.model), "data": content_hash(lessons.train)[:16]}
-        steps = {"epochs": epochs, "batch": batch, "schedule": "cosine"}  # the rate is a part of a schedule
-        rate = {"learning_rate": training.learning_rate}
-        template = lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None
-        prompts = {"chat_template_kwargs": template}
-        run = RunState(folder, {**data, **prompts, **steps, **rate, **lasting_settings(training)})
+        settings = {"epochs": epochs, "batch": batch, **lasting_settings(training)}
+        run = RunState(folder, {**_resume_settings(lm, lessons, training), **settings})
         on_start()
         run.cut_log(_step_of(last) if last else -1)
     train, val = (
@@ -136,6 +132,17 @@ def fine_tune(
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         network.config, network.generation_config = configs
     return _make_writer(trainer, engine, network)
+
+
+def _resume_settings(lm: dspy.LM, lessons: SftSplit, training: OptimizerSettings) -> LogEntry:
+    """Collect what must not change between runs, besides the lasting settings."""
+    return {
+        "model": model_fingerprint(lm.model),
+        "data": content_hash(lessons.train)[:16],
+        "chat_template_kwargs": lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None,
+        "schedule": "cosine",
+        "learning_rate": training.learning_rate,  # a part of the schedule
+    }
 
 
 def _rows_per_pass(samples: Sequence[Sample], share: int, batch_tokens: int) -> int:

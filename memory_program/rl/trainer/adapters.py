@@ -42,8 +42,8 @@ def lora_config(settings: OptimizerSettings, source: str) -> LoraConfig:
             raise ModelError(f"{adapter!r} is of type {config.peft_type}, and not LoRA: {_MERGE}")
         more = {name: value for name in _NOT_JOINED if (value := getattr(config, name)) not in _UNUSED}
         if more:
-            told = ", ".join(f"{name} {value!r}" for name, value in more.items())
-            raise ModelError(f"{adapter!r} trained more than LoRA's matrices ({told}): {_MERGE}")
+            listed = ", ".join(f"{name} {value!r}" for name, value in more.items())
+            raise ModelError(f"{adapter!r} trained more than LoRA's matrices ({listed}): {_MERGE}")
         if isinstance(config.target_modules, str):
             raise ModelError(
                 f"{adapter!r} names its layers by the pattern {config.target_modules!r}, and PEFT joins only "

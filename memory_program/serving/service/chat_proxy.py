@@ -36,8 +36,8 @@ SWITCH_HEADER = "X-Memory"
 
 _SAME_EXCHANGE_S = 600.0  # a client repeats a request within minutes; later it is a new conversation
 _LONGEST_SILENCE_S = 600.0  # of the upstream API
-# errors in reading what is no reply, and is not remembered; it is passed on all the same
-_NO_REPLY = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+# A reply that raises one of these cannot be read: it is passed on, and not remembered.
+_UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
 _PASSED_ON = ("content-type", "retry-after", "x-request-id")
 _logger = logging.getLogger("memory_program.serve")
 
@@ -219,7 +219,7 @@ class _Exchange:
 
     def read_whole(self, content: bytes) -> None:
         """Read a reply that was not streamed."""
-        with suppress(*_NO_REPLY):
+        with suppress(*_UNREADABLE):
             text = json.loads(content)["choices"][0]["message"]["content"]
             self.reply = text if isinstance(text, str) else ""
 
@@ -230,7 +230,7 @@ class _Exchange:
         for line in lines:
             event = line.strip().removeprefix(b"data:").strip()
             is_end = is_end or event == b"[DONE]"
-            with suppress(*_NO_REPLY):
+            with suppress(*_UNREADABLE):
                 choice = json.loads(event)["choices"][0]
                 text = choice["delta"].get("content")
                 if choice.get("index", 0) == 0 and isinstance(text, str):

@@ -69,7 +69,7 @@ from memory_program.serving.wire import (
 _T = TypeVar("_T")
 _CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
 _LONGEST_WAIT_S = 60.0
-_MOST_TOLD = 3  # faults of a request; all of them are in the errors
+_MOST_IN_DETAIL = 3  # faults of a request in the detail; the field "errors" lists all
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS)]
 Text = Annotated[str, Query(min_length=1, max_length=MOST_CONTENT_CHARS)]
@@ -395,8 +395,8 @@ def add_problem_handlers(app: FastAPI) -> None:
     async def on_invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()]
-        told = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
-        detail = f"the request is not as expected: {'; '.join(told[:_MOST_TOLD])}"
+        faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
+        detail = f"the request is not as expected: {'; '.join(faults[:_MOST_IN_DETAIL])}"
         return problem(422, detail, "Invalid", errors=found)
 
     async def on_http(_: Request, error: Exception) -> Response:

@@ -289,7 +289,7 @@ def _log_as_json() -> None:
     for one in (handler, for_others):
         one.setFormatter(_JsonLines())
     logging.getLogger().handlers = [for_others]
-    logging.getLogger("dspy").handlers = [for_others]  # in place of its own
+    logging.getLogger("dspy").handlers = [for_others]  # DSPy has a handler of its own
     for name in ("memory_program", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
