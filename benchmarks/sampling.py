@@ -32,6 +32,8 @@ from dspy.lm15 import Config, Message, Request
 from transformers import ContinuousBatchingConfig, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the recipe of pocket has the exchanges
+
 from memory_program.core.command_line import run_script
 from memory_program.inference.decoder import Decoder
 from memory_program.inference.engine import LocalEngine, LocalSettings
