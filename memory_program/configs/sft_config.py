@@ -134,6 +134,10 @@ class FineTuneConfig(Settings, init=False):
     """Part to teach: the writer (the expert's replies), the reader (the gold answers of the trajectories'
     questions, from what retrieval finds in the expert's memories), or one model that does both."""
 
+    answerable_only: bool = False
+    """Of a reader: leave out the questions without an answer. They have one reply in common, which a small
+    model learns first, and then gives to the other questions, too."""
+
     program: SavedProgram
 
     system: SystemSettings = SystemSettings()
@@ -159,6 +163,15 @@ class FineTuneConfig(Settings, init=False):
             raise ConfigError(
                 f"max_searches={self.system.reader.max_searches} cannot be taught: gold answers tell of no "
                 "search; leave it out, and train the reader by reward with it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_questions(self) -> Self:
+        if self.answerable_only and self.target == "writer":
+            raise ConfigError(
+                "answerable_only=True chooses among the questions of a reader, and target='writer' teaches "
+                "none: leave it out, or give --target reader"
             )
         return self
 

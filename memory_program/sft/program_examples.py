@@ -86,12 +86,19 @@ class ReaderLessons:
     missed: int
 
 
-def reader_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> ReaderLessons:
+def reader_examples(
+    program: MemoryProgram, lines: Sequence[SessionLine], *, answerable_only: bool = False
+) -> ReaderLessons:
     """Make an example of each question about the conversations of trajectories, with its gold answer.
 
     The memories are the expert's, of whole conversations, and the reader is shown what retrieval finds. A
     question whose evidence is not shown is left out: the answer would teach guessing. The same share of the
     questions without an answer is left out, or the reader would learn to abstain too often.
+
+    Args:
+        program: the program whose reader is taught.
+        lines: the sessions of the trajectories.
+        answerable_only: leave out all questions without an answer.
     """
     by_conversation = defaultdict[str, list[SessionLine]](list)
     for line in lines:
@@ -112,7 +119,7 @@ def reader_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> Rea
         made = [_answer_example(program, space, question) for question in answerable]
         found = [example for example in made if example is not None]
         missed += len(made) - len(found)
-        others = [question for question in asked if not question.is_answerable]
+        others = [] if answerable_only else [one for one in asked if not one.is_answerable]
         kept = round(len(others) * len(found) / len(made)) if made else len(others)
         for index in range(kept):
             example = _answer_example(program, space, others[index * len(others) // kept])

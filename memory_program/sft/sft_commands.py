@@ -266,7 +266,7 @@ def _make_lessons(
         if config.target != "reader":
             examples += sft_examples(lines) if config.program is None else writer_examples(program, lines)
         if config.target != "writer":
-            answers = reader_examples(program, lines)
+            answers = reader_examples(program, lines, answerable_only=config.answerable_only)
             missed += answers.missed
             examples += answers.examples
         return examples

@@ -194,6 +194,8 @@ def test_questions_without_an_answer_keep_their_share_among_the_gold_answers(tra
     answers = [example["messages"][-1]["content"] for example in found.examples]
     assert found.missed == 1
     assert ["Not mentioned" in answer for answer in answers] == [False, True, True]
+    (only,) = reader_examples(MemoryProgram(), [line], answerable_only=True).examples
+    assert only == found.examples[0]
 
 
 def test_a_reader_learns_the_reply_format_that_is_asked_for(half_taught_reader, trajectories, tmp_path):
@@ -225,6 +227,8 @@ def test_fine_tuning_teaches_a_reader_to_answer(half_taught_reader, trajectories
 
 
 def test_settings_of_fine_tuning_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="answerable_only=True chooses among the questions of a reader"):
+        FineTuneConfig(answerable_only=True)
     with pytest.raises(ConfigError, match="max_searches=1 cannot be taught"):
         FineTuneConfig(target="reader", max_searches=1)
     with pytest.raises(ConfigError, match=r"program='p\.json' has prompts that model='oracle' does not know"):
