@@ -71,13 +71,13 @@ def load_selection(config: EvaluateConfig) -> Selection:
     if config.sessions is not None:
         conversations = [truncate_conversation(c, config.sessions) for c in conversations]
     questions = all_questions(conversations)
+    if config.subset_file is not None:
+        questions = [q for q in questions if {q.question_id, q.conversation_id} & ids]
     if config.sessions is not None and asked and not questions:
         raise ConfigError(
             f"sessions={config.sessions} leaves no question: none has all of its evidence in those: use "
             "more of them"
         )
-    if config.subset_file is not None:
-        questions = [q for q in questions if {q.question_id, q.conversation_id} & ids]
     if SystemName.OBSERVATIONS in config.system_names and not any(
         session.observations for conversation in conversations for session in conversation.sessions
     ):

@@ -107,3 +107,10 @@ def test_a_split_without_conversations_is_refused(tmp_path):
         ConfigError, match=r"split='test' has none of the 1 conversations .*leave --split out"
     ):
         chosen(data, split="test")
+
+
+def test_a_subset_that_the_first_sessions_cannot_answer_is_refused(tmp_path):
+    asked = [question("When?"), question("Which dog?", evidence=["D2:1"])]
+    data = write(tmp_path / "talks.json", [sample("talk-1", qa=asked)])
+    with pytest.raises(ConfigError, match="sessions=1 leaves no question"):
+        chosen(data, subset_file=subset(tmp_path, "talk-1:q1"), sessions=1)
