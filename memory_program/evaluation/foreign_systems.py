@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -207,7 +208,7 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
             known.setdefault(question.conversation_id, question)
     read = _ForeignRecords({}, set(), {})
     # not splitlines: JSON may hold other ends of lines, such as U+2028
-    for number, text in enumerate(content.decode("utf-8-sig", errors="replace").split("\n"), start=1):
+    for number, text in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), start=1):
         if not text.strip():
             continue
         place = f"{path.name}: line {number}"
@@ -248,7 +249,7 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
     return read
 
 
-def _parse_line(text: str, place: str) -> _Line | _SessionLine:
+def _parse_line(text: bytes, place: str) -> _Line | _SessionLine:
     try:
         value = json.loads(text)
         is_session = isinstance(value, dict) and "session_id" in value

@@ -162,6 +162,13 @@ def test_a_line_that_cannot_be_used_is_named(tmp_path, capsys, line, complaint):
     assert not (out / "results.json").exists()
 
 
+def test_a_line_that_is_not_utf8_is_refused(tmp_path, capsys):
+    path = tmp_path / "mem0.jsonl"
+    path.write_bytes(f'{{"question_id": "{QUESTIONS[0].question_id}", "answer": "café"}}'.encode("latin-1"))
+    assert main(["score", str(path), "--dataset", "sample", "--output-dir", str(tmp_path / "out")]) == 2
+    assert "mem0.jsonl: line 1: is not JSON ('utf-8' codec can't decode" in capsys.readouterr().err
+
+
 def test_the_same_question_twice_is_refused(tmp_path, capsys):
     line = {"question_id": QUESTIONS[0].question_id, "answer": "x"}
     assert score(tmp_path, [line, line])[0] != 0
