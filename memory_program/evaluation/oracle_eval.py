@@ -23,6 +23,7 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
     worlds = load_worlds(config.source, config.seed)
     if not worlds:
         return None
+    search = config.search
     changed: Json = {
         "systems": SystemName.MEMORY.value,
         "model": None,
@@ -34,6 +35,7 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
         "writer_api_base": None,
         "reader_api_base": None,
         "judge_api_base": None,
+        "embedder_api_base": search.embedder and (search.embedder_api_base or config.api_base),
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "reply_format": None,  # it speaks chat
