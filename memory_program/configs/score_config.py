@@ -16,12 +16,12 @@ class ScoreConfig(Settings, init=False):
     """Score answers and rankings of any other system, in the tables and the report of evaluate.py.
 
     Each file has one JSON object a line: {"question_id": "conv-26:q0", "answer": "in May 2023", "ranking":
-    ["D1:3", "D4:2"], "seconds": 1.2, "input_tokens": 900, "output_tokens": 12, "cost_usd": 0.0004}. All but
-    question_id may be left out; a question without a line is missing. An entry of a ranking is a turn id, a
-    list of the turn ids that a memory comes from, or {"sources": [...], "tokens": 31}. A failed answer has
-    {"error": "why"} instead. A line may also describe how a session was written: {"conversation_id":
-    "conv-26", "session_id": "session_1", "operations": 9, "seconds": 4.1, "calls": 2, "input_tokens": 5200,
-    "output_tokens": 410}. Nothing is judged: no model is called.
+    ["D1:3", "D4:2"], "seconds": 1.2, "input_tokens": 900, "output_tokens": 12, "cost_usd": 0.0004}. Only
+    question_id and an answer, a ranking or an error are required; a question without a line is missing. An
+    entry of a ranking is a turn id, a list of the turn ids that a memory comes from, or {"sources": [...],
+    "tokens": 31}. A failed answer has {"error": "why"} instead. A line may also describe how a session was
+    written: {"conversation_id": "conv-26", "session_id": "session_1", "operations": 9, "seconds": 4.1,
+    "calls": 2, "input_tokens": 5200, "output_tokens": 410}. Nothing is judged: no model is called.
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE [FILE ...]")] = ()
