@@ -22,7 +22,11 @@ def format_count(number: int, noun: str) -> str:
 
 
 def print_plain(console: Console, line: str, style: str | None = None) -> None:
-    """Print a line as it is: brackets are text, and a path or a signature can be copied whole."""
+    """Print a line as it is: brackets are text, and a path or a signature can be copied whole.
+
+    Characters that the console cannot write, such as half an emoji, become question marks.
+    """
+    line = line.encode(console.encoding, "replace").decode(console.encoding)
     console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 

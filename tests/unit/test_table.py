@@ -9,7 +9,7 @@ from rich.console import Console
 from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import ANSWERABLE_CATEGORIES, Category, LongMemEvalType, Question
 from memory_program.bank.outcomes import Answer, Outcome, RankedItem
-from memory_program.evaluation.console import print_table
+from memory_program.evaluation.console import print_plain, print_table
 from memory_program.evaluation.item_records import AnswerRecord, JudgeRecord
 from memory_program.evaluation.report.score_tables import print_results, result_warnings, results_tables
 from memory_program.evaluation.scoring.error_types import Diagnosis, ErrorType, is_wrong, summarize_diagnoses
@@ -149,6 +149,15 @@ def test_brackets_in_names_are_shown_as_they_are():
     found["systems"]["with [red] ink"] = found["systems"].pop("rag")
     assert "my[/b]talks" in printed(found)
     assert "with [red] ink" in printed(found)
+
+
+@pytest.mark.parametrize(("encoding", "written"), [("utf-8", "café: ?"), ("ascii", "caf?: ?")])
+def test_characters_that_cannot_be_written_become_question_marks(encoding, written):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding)
+    print_plain(Console(file=file), "café: \ud83d")  # half an emoji, as a server cuts one
+    file.flush()
+    assert raw.getvalue() == f"{written}\n".encode(encoding)
 
 
 def test_prompt_cache_is_shown_by_stage_with_its_savings():
