@@ -29,7 +29,8 @@ def load_dataset(source: DataSettings, seed: int) -> Dataset:
     """
     load = DATASET_LOADERS.get(source.dataset)
     if load is not None:
-        return load(source, seed)
+        dataset = load(source, seed)
+        return dataset if source.audited is None else apply_audit(dataset, source.audited)
     dataset = read_dataset(Path(source.dataset))
     if dangling := dataset.dangling_evidence:
         _warn_of_dangling_evidence(
@@ -65,13 +66,8 @@ def _make_world_dataset(source: DataSettings, seed: int) -> Dataset:
     return Dataset(conversations, hashlib.sha256(content).hexdigest(), False, DatasetName.WORLD, variant)
 
 
-def _load_audited_locomo(source: DataSettings) -> Dataset:
-    dataset = load_locomo(source.data, allow_modified=source.allow_modified)
-    return dataset if source.audited is None else apply_audit(dataset, source.audited)
-
-
 DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
-    DatasetName.LOCOMO: lambda source, _: _load_audited_locomo(source),
+    DatasetName.LOCOMO: lambda source, _: load_locomo(source.data, allow_modified=source.allow_modified),
     DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
     DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
     DatasetName.PERSONAMEM: lambda source, _: load_personamem(source.data),

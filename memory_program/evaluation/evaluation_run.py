@@ -45,7 +45,7 @@ from memory_program.evaluation.stages.cost_estimate import (
 from memory_program.evaluation.stages.judge_stage import judge_cases, list_answers_to_judge, unjudged_answers
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.ray_executor import RayExecutor
-from memory_program.evaluation.stages.system_runner import FormatChoice, SystemFactory, SystemRunner
+from memory_program.evaluation.stages.system_runner import SystemFactory, SystemRunner
 from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.batch_queue import BatchQueue, calling_directly
 from memory_program.models.reply_settings import ReplyFormat
@@ -107,19 +107,61 @@ def evaluate(
             stack.enter_context(batches)
         if config.mode is Mode.JUDGE:
             return _run_judge_stage(config, selection, console, role_models, batches)
-        formats = _format_choice(config, role_models if models is None else None)
-        has_banks = any(name.has_model_writer for name in config.system_names)
-        db_url = database_url(config) if has_banks else None
-        dense = load_dense_index(config)
+        return _run_systems(
+            config,
+            selection,
+            console,
+            system_factory,
+            role_models,
+            batches,
+            oracle,
+            asks_formats=models is None,  # a caller's own models speak chat
+        )
+
+
+def _run_systems(
+    config: EvaluateConfig,
+    selection: Selection,
+    console: Console,
+    system_factory: SystemFactory,
+    role_models: RoleModels,
+    batches: BatchQueue | None,
+    oracle: Json | None,
+    *,
+    asks_formats: bool,
+) -> Json | None:
+    """Build, answer and judge with one system after the other, as far as the mode says, and publish."""
+
+    def choose_format(part: str, model: str) -> ReplyFormat:
+        def make_model() -> dspy.LM:
+            return role_models(Role(part), model, config.temperature)
+
+        with calling_directly():
+            return RESPONSE_FORMATS.default_format(model, make_model, config.system.replies.settings())
+
+    has_banks = any(name.has_model_writer for name in config.system_names)
+    db_url = database_url(config) if has_banks else None
+    dense = load_dense_index(config)
+    with ExitStack() as stack:
         store = stack.enter_context(BankStore(db_url, dense)) if db_url is not None else None
         ray = config.executor == "ray"
         executor = RayExecutor(config.ray_address, config.concurrency, db_url) if ray else None
+        formats = choose_format if asks_formats else None
         make_runner = partial(SystemRunner, executor=executor, default_format=formats, dense=dense)
         systems = _make_systems(config, selection, console, system_factory, store, make_runner)
-        for system in systems:
-            stack.callback(system.recorded.journals.close)
-        workers = _check_and_prepare(config, console, systems, role_models, batches)
-        _write_config(config)  # not earlier: a run that cannot begin leaves the folder as it was
+        recorded = [system.recorded for system in systems]
+        for system in recorded:
+            stack.callback(system.journals.close)
+        estimates = [system.estimate_calls() for system in systems]
+        listed = [estimate for of_system in estimates for estimate in of_system]
+        workers = _make_workers(config, console, recorded, listed, batches)
+        for system, to_call in zip(systems, estimates, strict=True):
+            if to_call:
+                system.attach_models(role_models, to_call)
+            if config.mode is Mode.FULL:
+                _judge_model(system.recorded, config, role_models)
+        # not earlier: a run that cannot begin leaves the folder as it was
+        write_json(config.output_dir / CONFIG_FILE, config.model_dump(mode="json"))
         publisher = stack.enter_context(EvaluationPublisher(config, selection, console, oracle))
         is_finished = all(system.is_finished for system in systems)
         if executor is not None and not is_finished:
@@ -127,36 +169,23 @@ def evaluate(
         if config.traces and not is_finished:
             publisher.trace_calls()
         is_tracked = config.mode is Mode.FULL and not is_finished
-        _run_systems(config, systems, workers, role_models, store, publisher if is_tracked else None)
-        recorded = [system.recorded for system in systems]
+        if is_tracked:
+            publisher.begin()
+        for system in systems:
+            system.write_run_files()
+            if is_tracked:
+                publisher.begin_system(system.recorded)
+            if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
+                system.builder.build(workers)  # without a writer it calls no model
+            if config.mode is not Mode.BUILD:
+                system.answerer.answer(workers)
+            if config.mode is Mode.FULL:
+                _judge_system(system.recorded, config, role_models, workers)
+            if is_tracked:
+                publisher.publish_system(system.recorded, store)
         results = publisher.publish(recorded, store).results if config.mode is Mode.FULL else None
         _check_for_results(config, console, recorded)
         return results
-
-
-def _run_systems(
-    config: EvaluateConfig,
-    systems: Sequence[SystemRunner],
-    workers: Workers,
-    role_models: RoleModels,
-    store: BankStore | None,
-    publisher: EvaluationPublisher | None,
-) -> None:
-    """Build, answer and judge with one system after the other, as far as the mode says."""
-    if publisher is not None:
-        publisher.begin()
-    for system in systems:
-        system.write_run_files()
-        if publisher is not None:
-            publisher.begin_system(system.recorded)
-        if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
-            system.builder.build(workers)  # without a writer it calls no model
-        if config.mode is not Mode.BUILD:
-            system.answerer.answer(workers)
-        if config.mode is Mode.FULL:
-            _judge_system(system.recorded, config, role_models, workers)
-        if publisher is not None:
-            publisher.publish_system(system.recorded, store)
 
 
 def _make_systems(
@@ -178,21 +207,6 @@ def _make_systems(
     for line in dict.fromkeys(line for system in systems for line in system.format_lines):
         print_plain(console, line)
     return systems
-
-
-def _format_choice(config: EvaluateConfig, models: RoleModels | None) -> FormatChoice | None:
-    """Return the choice of a model's reply format; None for a caller's own models, which speak chat."""
-    if models is None:
-        return None
-
-    def choose(part: str, model: str) -> ReplyFormat:
-        def make_model() -> dspy.LM:
-            return models(Role(part), model, config.temperature)
-
-        with calling_directly():
-            return RESPONSE_FORMATS.default_format(model, make_model, config.system.replies.settings())
-
-    return choose
 
 
 def evaluate_oracle(config: EvaluateConfig) -> Json | None:
@@ -217,26 +231,6 @@ def evaluate_oracle(config: EvaluateConfig) -> Json | None:
         raise
     assert results is not None, "both modes report"
     return results["systems"][SystemName.MEMORY.value]
-
-
-def _check_and_prepare(
-    config: EvaluateConfig,
-    console: Console,
-    systems: Sequence[SystemRunner],
-    models: RoleModels,
-    batches: BatchQueue | None,
-) -> Workers:
-    """Check the cost and the models of the calls to come, and make the worker threads."""
-    recorded = [system.recorded for system in systems]
-    estimates = [system.estimate_calls() for system in systems]
-    listed = [estimate for of_system in estimates for estimate in of_system]
-    workers = _make_workers(config, console, recorded, listed, batches)
-    for system, to_call in zip(systems, estimates, strict=True):
-        if to_call:
-            system.attach_models(models, to_call)
-        if config.mode is Mode.FULL:
-            _judge_model(system.recorded, config, models)
-    return workers
 
 
 def _run_judge_stage(
@@ -266,7 +260,15 @@ def _run_judge_stage(
     workers = _make_workers(config, console, recorded, [e for e in estimates if e is not None], batches)
     for system in recorded:
         _judge_model(system, config, models)
-    _write_judge_config(config)
+    path, values = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
+    if path.is_file():  # its other settings are those of the answers
+        values = {
+            **read_json_file(path),
+            **{name: values[name] for name in ("judge_program", "rubrics")},
+            "judge_model": config.judge,
+            "judge_api_base": server_address(config, Role.JUDGE),
+        }
+    write_json(path, values)
     for system in recorded:
         write_run(system.folder, system.run)
         with closing(system.journals):
@@ -302,20 +304,6 @@ def _check_for_results(config: EvaluateConfig, console: Console, recorded: Seque
             f"every item of a stage failed: {'; '.join(hopeless)}; correct the cause, and repeat the items "
             "with --retry-errors"
         )
-
-
-def _write_config(config: EvaluateConfig) -> None:
-    write_json(config.output_dir / CONFIG_FILE, config.model_dump(mode="json"))
-
-
-def _write_judge_config(config: EvaluateConfig) -> None:
-    """Write the settings of the judge into those of the run; the others are those of its answers."""
-    path, values = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
-    if path.is_file():
-        judge = {name: values[name] for name in ("judge_program", "rubrics")}
-        judge |= {"judge_model": config.judge, "judge_api_base": server_address(config, Role.JUDGE)}
-        values = {**read_json_file(path), **judge}
-    write_json(path, values)
 
 
 def _judge_system(
