@@ -5,14 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from locomo.types import Benchmark, Conversation, Question
-from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_to_json
 from memory_program.bank.validity import find_valid_times
 from memory_program.core.json_files import Json
 from memory_program.evaluation.report.score_tables import score_label
 from memory_program.evaluation.scoring.bank_growth import system_retained_turns
 from memory_program.evaluation.scoring.error_types import is_wrong
-from memory_program.evaluation.scoring.question_scores import ScoredQuestion
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 
 
@@ -61,7 +59,13 @@ def build_browser_data(
     talks: Json = {}
     abridged: list[str] = []
     for key, conversation in conversations.items():
-        banks = {system_name: system.banks.get(key) for system_name, system in systems.items()}
+        days = {session.session_id: session.date_time.date() for session in conversation.sessions}
+        banks: dict[str, list[Json]] = {}
+        for system_name, system in systems.items():
+            if key in system.banks:
+                operations = system.banks[key].operations()
+                validity = find_valid_times(operations, days).memories
+                banks[system_name] = [operation_to_json(operation, validity) for operation in operations]
         talks[key] = {
             "isWhole": True,
             "sessions": [
@@ -73,11 +77,7 @@ def build_browser_data(
                 for place, session in enumerate(conversation.sessions)
                 for turn in session.turns
             },
-            "banks": {
-                system_name: _operations_json(bank, conversation)
-                for system_name, bank in banks.items()
-                if bank is not None
-            },
+            "banks": banks,
         }
         if not room.try_reserve(talks[key]):
             evidence = {turn_id for q in questions if q.conversation_id == key for turn_id in q.evidence}
@@ -108,26 +108,9 @@ def build_browser_data(
     return BrowserData(content, tuple(abridged))
 
 
-def _operations_json(bank: MemoryBank, conversation: Conversation) -> list[Json]:
-    operations = bank.operations()
-    days = {session.session_id: session.date_time.date() for session in conversation.sessions}
-    validity = find_valid_times(operations, days).memories
-    return [operation_to_json(operation, validity) for operation in operations]
-
-
 def gold_answer_text(question: Question) -> str:
     """Return the gold answer as text."""
     return str(question.answer) if question.is_answerable else "none: the conversation does not say"
-
-
-def _answer_state(item: ScoredQuestion) -> str:
-    if item.record is None:
-        return "missing"
-    if not item.is_answered:
-        return "failed"
-    if item.locomo_f1 is None:
-        return "unscored"
-    return "wrong" if is_wrong(item) else "right"
 
 
 def _system_results(
@@ -142,7 +125,14 @@ def _system_results(
     for item, diagnosis in zip(system.scored, system.diagnoses, strict=True):
         question = item.question
         answer = item.record.answer if item.record is not None else None
-        state = _answer_state(item)
+        if item.record is None:
+            state = "missing"
+        elif not item.is_answered:
+            state = "failed"
+        elif item.locomo_f1 is None:
+            state = "unscored"
+        else:
+            state = "wrong" if is_wrong(item) else "right"
         reached = kept[question.conversation_id].shown_turns(answer) if answer is not None else None
         shown = None  # not recorded
         if answer is not None and reached is not None:

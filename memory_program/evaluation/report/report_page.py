@@ -3,7 +3,6 @@
 import base64
 import gzip
 import json
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -136,6 +135,24 @@ class _DatasetReport:
             from memory_program.evaluation.report.plots import svg_figures
 
             figures = [{"title": title, "svg": svg} for title, svg in svg_figures(self.results)]
+        wrong: list[Json] = []  # the first of each error type, system by system
+        for name, system in self.systems.items():
+            diagnosed = list(zip(system.scored, system.diagnoses, strict=True))
+            for error in ErrorType:
+                items = [item for item, found in diagnosed if found is not None and found.error_type is error]
+                examples = [
+                    {
+                        "place": self.place,
+                        "id": item.question.question_id,
+                        "question": item.question.text,
+                        "gold": gold_answer_text(item.question),
+                        "answer": item.record.answer.text if item.record is not None else "",
+                    }
+                    for item in items[:_EXAMPLES]
+                ]
+                if items:
+                    counted = {"error": error.value, "count": len(items), "examples": examples}
+                    wrong.append({"system": name, **counted})
         sessions = sum(len(talk.sessions) for talk in self.conversations.values())
         turns = sum(len(talk.turns) for talk in self.conversations.values())
         sizes = (len(self.conversations), sessions, turns, len(self.questions))
@@ -155,28 +172,9 @@ class _DatasetReport:
             ],
             "figures": figures,
             "figures_left_out": None if has_matplotlib() else PLOTS_LEFT_OUT,
-            "examples": list(self._examples()),
+            "examples": wrong,
             "signatures": [system["signature"] for system in systems.values()],
         }
-
-    def _examples(self) -> Iterator[Json]:
-        """Pick the first wrong answers of each error type, system by system."""
-        for name, system in self.systems.items():
-            diagnosed = list(zip(system.scored, system.diagnoses, strict=True))
-            counts = Counter(diagnosis.error_type for _, diagnosis in diagnosed if diagnosis is not None)
-            for error in (error for error in ErrorType if counts[error]):
-                items = [item for item, d in diagnosed if d is not None and d.error_type is error][:_EXAMPLES]
-                examples = [
-                    {
-                        "place": self.place,
-                        "id": item.question.question_id,
-                        "question": item.question.text,
-                        "gold": gold_answer_text(item.question),
-                        "answer": item.record.answer.text if item.record is not None else "",
-                    }
-                    for item in items
-                ]
-                yield {"system": name, "error": error.value, "count": counts[error], "examples": examples}
 
 
 def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:

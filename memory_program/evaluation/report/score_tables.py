@@ -85,7 +85,7 @@ def results_tables(results: Json) -> list[Table]:
     tables = _interval_tables(_f1_title(dataset), ["system"], scores, dataset["types"])
     tables += [_recall_and_cost_table(systems), _latency_table(systems)]
     banks = _with_oracle(results)
-    known = (_stored_facts_table(banks), _changes_table(banks), _prompt_cache_table(systems))
+    known = (*_stored_facts_tables(banks), _prompt_cache_table(systems))
     tables += [table for table in known if table.rows]
     if any(system["retrieval"][_RANKING_KEYS[0]]["n"] for system in systems.values()):
         names = [
@@ -106,8 +106,17 @@ def results_tables(results: Json) -> list[Table]:
             counts = {"unparsed": str(verdicts["unparsed"]), "kappa": _number(kappa, ".2f")}
             rows[name, rubric] = {**cells, **counts}
         tables += _interval_tables("Judged correct", ["system", "rubric"], rows, dataset["types"])
-    if any(system.get("calibration") for system in systems.values()):
-        tables.append(_judge_error_table(systems))
+    calibrated = [system["calibration"] for system in systems.values() if system.get("calibration")]
+    if calibrated:
+        title = "Error rates of the judge on known answers (python evaluate.py --mode calibrate)"
+        rates = _make_table(title, ["judge", "rubric"], _ERROR_RATE_COLUMNS)
+        for judge, quality in {entry["judge"]: entry["quality"] for entry in calibrated}.items():
+            for rubric, of_rubric in quality.items():
+                for label, cells in _error_rate_rows(rubric, of_rubric):
+                    rates.add_row(judge, label, *cells)
+            if not quality:  # not measured
+                rates.add_row(judge, "any", *("-" for _ in _ERROR_RATE_COLUMNS))
+        tables.append(rates)
     tables.append(_error_breakdown_table(dataset, systems))
     if results["comparisons"]:
         numbers = ["difference", "95 % interval", "p", "n"]
@@ -122,90 +131,70 @@ def results_tables(results: Json) -> list[Table]:
 
 
 def result_warnings(name: str, system: Json) -> list[str]:
-    """List the results that a system lacks, and how to get them."""
-    lines: list[str] = []
+    """List the results that a system lacks and how to get them, and the flaws of its replies."""
+    lines: list[str] = []  # older results may not know what some of them tell
     is_foreign = "answers_file" in ((system.get("run") or {}).get("system") or {}).get("settings", {})
     for stage in ("build", "answer", "judge"):
         counts: Mapping[str, int] = system["failures"][stage]
         failed = {kind: count for kind, count in counts.items() if count and kind != "missing"}
         if failed:
             spelled = ", ".join(f"{count} {kind}" for kind, count in failed.items())
-            first = system.get("first_failures", {}).get(stage, "")  # older runs do not say
+            first = system.get("first_failures", {}).get(stage, "")
             repeat = "" if is_foreign else "; --retry-errors repeats them"
             example = f"; the first: {shorten(first, 240)}" if first else ""
             lines.append(
-                f"{name}: {sum(failed.values())} failed in {stage} ({spelled}), counted but not scored"
+                f"{sum(failed.values())} failed in {stage} ({spelled}), counted but not scored"
                 f"{repeat}{example}"
             )
         if counts["missing"]:
             advice = "add their lines to the file" if is_foreign else "run the same with --mode full"
-            lines.append(f"{name}: {counts['missing']} missing in {stage}: {advice}")
-    if system.get("unscored"):  # older results do not say
+            lines.append(f"{counts['missing']} missing in {stage}: {advice}")
+    if system.get("unscored"):
         advice = "this command has none" if is_foreign else "name one with --judge-model"
         lines.append(
-            f"{name}: {system['unscored']} answers need a judge and have no score; they do not count as "
-            f"wrong: {advice}"
+            f"{system['unscored']} answers need a judge and have no score; they do not count as wrong: "
+            f"{advice}"
         )
-    lines += [f"{name}: {line}" for line in _reply_flaws(system)]
-    if system.get("chosen_on"):
-        lines.append(
-            f"{name}: it was optimised or trained on {len(system['chosen_on'])} of these conversations: "
-            "quote --split test"
-        )
-    return lines
-
-
-def _reply_flaws(system: Json) -> list[str]:
-    """Say how many calls were refused, and how many replies were repaired; older results may not know."""
     memory: Mapping[str, int] = system.get("memory", {})
-    names = {
-        "invented": "not from the session",
-        "copied": "copied from the prompt",
-    }
-    found = [f"{memory[key]} {meaning}" for key, meaning in names.items() if memory.get(key)]
-    lines: list[str] = []
     if 2 * memory.get("silent_sessions", 0) > memory.get("sessions", 0):
         lines.append(
             f"in {memory['silent_sessions']} of {memory['sessions']} sessions the writer called no tool: it "
             "remembers nothing of them"
         )
     if memory.get("tool_errors"):
+        names = {"invented": "not from the session", "copied": "copied from the prompt"}
+        found = [f"{memory[key]} {meaning}" for key, meaning in names.items() if memory.get(key)]
         reasons = f" ({', '.join(found)})" if found else ""
         lines.append(f"{memory['tool_errors']} of {memory['tool_calls']} tool calls were refused{reasons}")
-    repaired = memory.get("repaired", 0) + system.get("repaired_answers", 0)
     flaws = {
-        "replies in another form were read": repaired,
+        "replies in another form were read": memory.get("repaired", 0) + system.get("repaired_answers", 0),
         "repeated calls were left out": memory.get("duplicates"),
     }
     lines += [f"{count} {meaning}" for meaning, count in flaws.items() if count]
-    return lines
+    if system.get("chosen_on"):
+        lines.append(
+            f"it was optimised or trained on {len(system['chosen_on'])} of these conversations: quote "
+            "--split test"
+        )
+    return [f"{name}: {line}" for line in lines]
 
 
 def incomparable_warnings(results: Json) -> list[str]:
     """List why scores or verdicts of systems cannot be compared, and how they could be."""
-    return [*_different_questions(results), *_different_judges(results)]
-
-
-def _different_questions(results: Json) -> list[str]:
-    """Say how many questions each system was asked, and which pairs share none, unless all are the same."""
+    lines: list[str] = []
     asked: Mapping[str, int] = results.get("asked", {})  # one run asks its systems the same questions
-    if all(count == results["asked_of_all"] for count in asked.values()):
-        return []
-    counts = ", ".join(f"{name} {count:,}" for name, count in asked.items())
-    lines = [
-        f"The systems were asked different questions ({counts}; {results['asked_of_all']:,} are common to "
-        "all), so their scores cannot be compared: use the paired differences, or report runs with the same "
-        "questions"
-    ]
-    paired = {(pair["a"], pair["b"]) for pair in results["comparisons"]}
-    unpaired = [f"{a} and {b}" for a, b in combinations(asked, 2) if (a, b) not in paired]
-    if unpaired:
-        lines.append(f"No paired difference of {'; '.join(unpaired)}: they share no scored question")
-    return lines
-
-
-def _different_judges(results: Json) -> list[str]:
-    return [
+    if any(count != results["asked_of_all"] for count in asked.values()):
+        counts = ", ".join(f"{name} {count:,}" for name, count in asked.items())
+        lines.append(
+            f"The systems were asked different questions ({counts}; {results['asked_of_all']:,} are common "
+            "to all), so their scores cannot be compared: use the paired differences, or report runs with "
+            "the same questions"
+        )
+        paired = {(pair["a"], pair["b"]) for pair in results["comparisons"]}
+        unpaired = [f"{a} and {b}" for a, b in combinations(asked, 2) if (a, b) not in paired]
+        if unpaired:
+            lines.append(f"No paired difference of {'; '.join(unpaired)}: they share no scored question")
+    return lines + [
         f"{pair['a']} and {pair['b']} are not compared by {' and '.join(pair['rubrics'])}: their verdicts "
         "are by different judges; --mode judge judges both with the same one"
         for pair in results["not_compared"]
@@ -318,14 +307,19 @@ def _latency_table(systems: Mapping[str, Json]) -> Table:
     return table
 
 
-def _stored_facts_table(systems: Mapping[str, Json]) -> Table:
-    """Lay out the quality of what each system stored; no rows without banks. Older results have none."""
+def _stored_facts_tables(systems: Mapping[str, Json]) -> list[Table]:
+    """Lay out the quality of what each system stored, and the updates and deletions that were due.
+
+    No rows without banks, and none of changes where these are not known. Older results have none.
+    """
     columns = ["precision", "recall", "F1", "doubles", "stale", "found", "invented"]
     table = _make_table(
         "Stored facts: against the truth or notes, and by agent", ["system", "of"], ["memories"]
     )
     for heading in columns:
         table.add_column(heading, justify="right")
+    outcomes = ["due and done", "missed", "wrong"]
+    changes = _make_table("Changes of stored facts", ["system", "change"], outcomes)
     for name, system in systems.items():
         stored = system.get("stored_facts")
         if stored is None:
@@ -342,17 +336,9 @@ def _stored_facts_table(systems: Mapping[str, Json]) -> Table:
                 f"{found['duplicate']:,}",
                 *(f"{found[key]:,}" if is_truth else "-" for key in known),
             )
-    return table
-
-
-def _changes_table(systems: Mapping[str, Json]) -> Table:
-    """Lay out the updates and deletions that were due; no rows where changes are not known."""
-    columns = ["due and done", "missed", "wrong"]
-    table = _make_table("Changes of stored facts", ["system", "change"], columns)
-    for name, system in systems.items():
-        for change, counts in ((system.get("stored_facts") or {}).get("changes") or {}).items():
-            table.add_row(name, change, *(f"{counts[key]:,}" for key in ("done", "missed", "wrong")))
-    return table
+        for change, counts in (stored.get("changes") or {}).items():
+            changes.add_row(name, change, *(f"{counts[key]:,}" for key in ("done", "missed", "wrong")))
+    return [table, changes]
 
 
 def _prompt_cache_table(systems: Mapping[str, Json]) -> Table:
@@ -386,20 +372,6 @@ def _verdicts(systems: Mapping[str, Json]) -> list[tuple[str, str, Json, float |
         for rubric, verdicts in (system["judge"] or {}).items()
         if rubric != "kappa"
     ]
-
-
-def _judge_error_table(systems: Mapping[str, Json]) -> Table:
-    """Lay out the error rates of each judge on known answers; a dash where they were not measured."""
-    found = [system["calibration"] for system in systems.values() if system.get("calibration")]
-    title = "Error rates of the judge on known answers (python evaluate.py --mode calibrate)"
-    table = _make_table(title, ["judge", "rubric"], _ERROR_RATE_COLUMNS)
-    for judge, quality in {entry["judge"]: entry["quality"] for entry in found}.items():
-        for rubric, of_rubric in quality.items():
-            for label, cells in _error_rate_rows(rubric, of_rubric):
-                table.add_row(judge, label, *cells)
-        if not quality:
-            table.add_row(judge, "any", *("-" for _ in _ERROR_RATE_COLUMNS))
-    return table
 
 
 def calibration_tables(results: Json) -> list[Table]:
