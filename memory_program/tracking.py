@@ -238,17 +238,18 @@ class RunTracker:
 
     def _later(self, job: Callable[[], None]) -> None:
         """Let the thread do a job, unless MLflow is off or has failed."""
-        if self._is_on:
-            self._pool.submit(self._attempt, job)
 
-    def _attempt(self, job: Callable[[], None]) -> None:
-        if self._failure is None:
-            try:
-                self._perform(job)
-            except TrackingError as error:
-                self._failure = error
-                if self._log_later is not None:
-                    self._tell_failure(error)
+        def attempt() -> None:
+            if self._failure is None:
+                try:
+                    self._perform(job)
+                except TrackingError as error:
+                    self._failure = error
+                    if self._log_later is not None:
+                        self._tell_failure(error)
+
+        if self._is_on:
+            self._pool.submit(attempt)
 
     def _tell_failure(self, error: TrackingError) -> None:
         self._say(f"{error}; the run goes on without it, and {self._log_later} logs its results later")

@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from codecs import BOM_UTF8
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Self
@@ -214,13 +214,23 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
         place = f"{path.name}: line {number}"
         line = _parse_line(text, place)
         if isinstance(line, _SessionLine):
-            record = _session_record(line, conversations, place)
-            if (line.conversation_id, line.session_id) in read.builds:
+            of_talk, session_id = line.conversation_id, line.session_id
+            talk = conversations.get(of_talk)
+            sessions = [session.session_id for session in talk.sessions] if talk is not None else []
+            if session_id not in sessions:
                 raise RecordError(
-                    f"{place}: session {line.session_id!r} of {line.conversation_id!r} has a line before; "
-                    "keep one of them"
+                    f"{place}: session_id={session_id!r} of {of_talk!r} is not among the sessions selected; "
+                    f"expected names like {(sessions or list(conversations))[0]!r}, or choose another --split"
                 )
-            read.builds[line.conversation_id, line.session_id] = record
+            if (of_talk, session_id) in read.builds:
+                raise RecordError(
+                    f"{place}: session {session_id!r} of {of_talk!r} has a line before; keep one of them"
+                )
+            failures = () if line.error is None else (CallFailure("writer", Outcome.ERROR, line.error),)
+            record = SessionRecord(session_id, operations=line.operations, failures=failures)
+            read.builds[of_talk, session_id] = BuildRecord(
+                place, of_talk, session_id, "", record, line.usage, line.elapsed_s
+            )
             continue
         question = known.get(line.question_id)
         if question is None:
@@ -260,21 +270,6 @@ def _parse_line(text: bytes, place: str) -> _Line | _SessionLine:
         raise RecordError(f"{place}: {where}: {first['msg']}; expected {_EXAMPLE}") from error
     except (ValueError, RecursionError) as error:
         raise RecordError(f"{place}: is not JSON ({error}); expected {_EXAMPLE}") from error
-
-
-def _session_record(line: _SessionLine, conversations: Mapping[str, Conversation], place: str) -> BuildRecord:
-    """Make the record of a session; one that failed has the reason."""
-    talk = conversations.get(line.conversation_id)
-    sessions = [session.session_id for session in talk.sessions] if talk is not None else []
-    if line.session_id not in sessions:
-        known = sessions or list(conversations)
-        raise RecordError(
-            f"{place}: session_id={line.session_id!r} of {line.conversation_id!r} is not among the sessions "
-            f"selected; expected names like {known[0]!r}, or choose another --split"
-        )
-    failures = () if line.error is None else (CallFailure("writer", Outcome.ERROR, line.error),)
-    record = SessionRecord(line.session_id, operations=line.operations, failures=failures)
-    return BuildRecord(place, line.conversation_id, line.session_id, "", record, line.usage, line.elapsed_s)
 
 
 def _ranked_item(entry: str | list[str] | _RankedLine, talk: Conversation, place: str) -> RankedItem:

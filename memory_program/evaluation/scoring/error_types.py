@@ -144,9 +144,14 @@ def diagnose(item: ScoredQuestion, conversation: Conversation, kept: RetainedTur
         return None
     if not item.is_answerable:
         return Diagnosis(ErrorType.SHOULD_HAVE_ABSTAINED)
-    if _is_gold_suspect(item, conversation):
-        return Diagnosis(ErrorType.GOLD_SUSPECT)
     answer, evidence = item.record.answer, item.question.evidence
+    if not evidence:
+        return Diagnosis(ErrorType.GOLD_SUSPECT)
+    if item.question.category is Category.SINGLE_HOP:  # others derive it: a resolved date, a conclusion
+        gold = set(tokenize(str(item.question.answer)))
+        stems = {stem for turn_id in evidence for stem in tokenize(conversation.turns[turn_id].line)}
+        if gold - {"yes", "no"} and gold.isdisjoint(stems):
+            return Diagnosis(ErrorType.GOLD_SUSPECT)
     shown = kept.shown_turns(answer)
     if shown is None:
         return None
@@ -188,14 +193,3 @@ def summarize_diagnoses(
         }
         for group, counts in faults.items()
     }
-
-
-def _is_gold_suspect(item: ScoredQuestion, conversation: Conversation) -> bool:
-    question = item.question
-    if not question.evidence:
-        return True
-    if question.category is not Category.SINGLE_HOP:
-        return False  # its gold answer is derived from the turns: a resolved date, a conclusion
-    gold = set(tokenize(str(question.answer)))
-    evidence = (tokenize(conversation.turns[turn_id].line) for turn_id in question.evidence)
-    return bool(gold - {"yes", "no"}) and gold.isdisjoint(stem for stems in evidence for stem in stems)

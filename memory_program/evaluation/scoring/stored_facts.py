@@ -131,11 +131,8 @@ class _FactMatcher:
 
     def stated(self, text: str) -> tuple[str, ...]:
         """List the facts that a text states, the one that it shares most with first."""
-        if text not in self._found:
-            self._found[text] = tuple(self._match(text))
-        return self._found[text]
-
-    def _match(self, text: str) -> Iterator[str]:
+        if text in self._found:
+            return self._found[text]
         stems, negated = frozenset(tokenize(text)), _is_negated(text)
         scored: list[tuple[float, float, str]] = []
         for fact in self._facts:
@@ -147,9 +144,12 @@ class _FactMatcher:
         scored.sort(key=lambda found: -found[0])
         if any(fact_text == text for _, _, fact_text in scored):  # another fact only shares its words
             scored = [(1.0, 1.0, text)]
-        for place, (_, coverage, fact_text) in enumerate(scored):
-            if place == 0 or coverage >= _FURTHER_FACT_COVERAGE:
-                yield fact_text
+        self._found[text] = tuple(
+            fact_text
+            for place, (_, coverage, fact_text) in enumerate(scored)
+            if place == 0 or coverage >= _FURTHER_FACT_COVERAGE
+        )
+        return self._found[text]
 
 
 def measure_stored_facts(
