@@ -52,10 +52,11 @@ def find_tracking_problem(uri: str) -> str | None:
     Returns:
         the reason; None if something answers there, or if only MLflow can tell.
     """
-    address = urlsplit(uri)
-    scheme, port = address.scheme.partition("+")[0], _DATABASE_PORTS.get(address.scheme.partition("+")[0])
     database = sqlite_path(uri)
     try:
+        address = urlsplit(uri)
+        scheme = address.scheme.partition("+")[0]
+        port = _DATABASE_PORTS.get(scheme)
         if database is not None and database.is_file():
             with database.open("rb") as file:
                 header = file.read(len(_SQLITE_HEADER))

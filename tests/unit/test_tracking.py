@@ -87,6 +87,14 @@ def test_what_only_mlflow_can_tell_is_left_to_it(tmp_path, uri):
     assert find_tracking_problem(uri.format(tmp_path)) is None
 
 
+def test_an_address_with_an_open_bracket_is_told_and_leaves_the_results(tmp_path):
+    told: list[str] = []
+    with RunTracker("x", tmp_path, "http://[::1", told.append, "x --mode report", is_on=True) as tracker:
+        assert not tracker.finish("digest", TrackedRun("run", {}, {}))
+    (line,) = told
+    assert line.startswith("MLflow at 'http://[::1' cannot be reached: Invalid IPv6 URL; the run goes on")
+
+
 def test_every_number_of_a_log_entry_is_a_point_of_a_curve():
     step = {"kind": "step", "step": 3, "run_s": 30.0, "reward": 0.5, "groups": 20}
     assert CurvePoints.from_entry(step) == CurvePoints(
