@@ -59,13 +59,6 @@ class ProposedCall:
     created: tuple[str, ...] = ()
     is_refused: bool = False
 
-    @property
-    def referenced_ids(self) -> list[str]:
-        """The ids that the call names."""
-        several = self.args.get("memory_ids")
-        named = [self.args.get("memory_id"), *(several if isinstance(several, list) else [])]
-        return [memory_id for memory_id in named if isinstance(memory_id, str) and memory_id]
-
 
 def share_limit(wanted: Sequence[int], limit: int) -> list[int]:
     """Divide a limit fairly: who wants less than an equal part leaves the rest to the others.
