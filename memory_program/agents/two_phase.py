@@ -25,7 +25,6 @@ from memory_program.agents.tools import (
     normalize_arguments,
 )
 from memory_program.agents.writer import MemoryWriter, Proposal, specialist_memory_kind
-from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
@@ -194,9 +193,23 @@ class _ActualBank:
         if rewrites and self._cores.get(key, self._first_core) != draft.bank.core:
             return None  # it would undo other agents' changes to the profile
         workspace = draft.fork()
-        replayed = _replay_calls(
-            self._writer, workspace, session, proposal, lambda name: self._current_id(workspace.bank, name)
-        )
+
+        def current_id(memory_id: str) -> str | None:
+            """Return the id of the live memory that a real or predicted one has become; None without one."""
+            if memory_id in self._predicted.ids:
+                memory_id = self._actual_ids.get(memory_id, "")
+            try:
+                memory = workspace.bank.get(memory_id)
+            except UnknownMemoryError:
+                return None
+            while memory.superseded is not None:
+                created = workspace.bank.operations(memory.superseded - 1)[0].created
+                if len(created) != 1:
+                    return None
+                memory = workspace.bank.get(created[0].memory_id)
+            return memory.memory_id
+
+        replayed = _replay_calls(self._writer, workspace, session, proposal, current_id)
         return None if replayed.misfits else replayed.proposal
 
     def replay_retry(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal:
@@ -215,21 +228,6 @@ class _ActualBank:
             best = max(own, key=lambda memory: _similarity(memory, predicted), default=None)
             if best is not None and any(_similarity(best, predicted)):
                 self._actual_ids[predicted.memory_id] = best.memory_id
-
-    def _current_id(self, bank: MemoryBank, memory_id: str) -> str | None:
-        """Return the id of the live memory that a real or predicted one has become; None without one."""
-        if memory_id in self._predicted.ids:
-            memory_id = self._actual_ids.get(memory_id, "")
-        try:
-            memory = bank.get(memory_id)
-        except UnknownMemoryError:
-            return None
-        while memory.superseded is not None:
-            created = bank.operations(memory.superseded - 1)[0].created
-            if len(created) != 1:
-                return None
-            memory = bank.get(created[0].memory_id)
-        return memory.memory_id
 
 
 @dataclass(frozen=True, slots=True)
