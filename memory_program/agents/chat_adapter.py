@@ -60,6 +60,9 @@ class StrictChatAdapter(dspy.ChatAdapter):
     ``is_repaired`` tells if the last reply that it read was not in the program's form.
     """
 
+    has_field_markers = True
+    """True if replies have markers of their fields; a reply that is one JSON object was then repaired."""
+
     def __init__(self) -> None:
         """Make the adapter. It has no settings, so that rollouts and training text cannot differ."""
         super().__init__(use_json_adapter_fallback=False)
@@ -92,7 +95,14 @@ class StrictChatAdapter(dspy.ChatAdapter):
             AdapterParseError: a field is missing or does not have its type, or the calls are ambiguous.
         """
         completion = _replace_invalid_characters(completion)
-        text = close_repeated_calls(_unwrap(completion))
+        text = strip_thinking(completion)
+        if roles := _ROLE_TOKENS.match(text):
+            text = text[roles.end() :]
+        if fenced := _FENCED.fullmatch(text):
+            text = fenced[1]
+        elif opened := _OPEN_FENCE.match(text):
+            text = text[opened.end() :]
+        text = close_repeated_calls(text.lstrip())
         self.is_repaired = text.strip() != completion.strip()
         outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
         calls_field = next((n for n, field in outputs.items() if field.annotation is dspy.ToolCalls), None)
@@ -134,7 +144,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
             if begins_with_calls:
                 return None
             raise AmbiguousReplyError("the reply is not one object of the output fields")
-        self.is_repaired |= self._is_repaired_json(text, end)
+        self.is_repaired |= self.has_field_markers or bool(text[end:].strip())
         parsed: dict[str, Any] = {}
         for name in outputs.keys() & value.keys():
             if name == calls_field:
@@ -144,7 +154,12 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 self.is_repaired |= read.is_repaired
                 parsed[name] = dspy.ToolCalls.from_dict_list(_replace_invalid_characters(read.calls))
             elif outputs[name].annotation is str:
-                said = _replace_invalid_characters(_read_text(name, value[name]))
+                said = value[name]
+                if isinstance(said, list) and all(isinstance(element, str) for element in said):
+                    said = ", ".join(said)
+                if isinstance(said, bool | list | dict):
+                    raise AmbiguousReplyError(f"{name}={said!r:.40} is no text")
+                said = _replace_invalid_characters("" if said is None else str(said).strip())
                 parsed[name] = self._read_value(separate_markers(said, marker_pattern(["completed"])))
                 self.is_repaired |= parsed[name] != said
             else:
@@ -158,9 +173,6 @@ class StrictChatAdapter(dspy.ChatAdapter):
         # only an answer, or only a search: the other field is empty
         empty = {name: "" for name, field in outputs.items() if field.annotation is str}
         return {calls_field: dspy.ToolCalls(tool_calls=[]), **empty, **parsed}
-
-    def _is_repaired_json(self, text: str, end: int) -> bool:
-        return True  # this format has field markers
 
     def _read_sections(
         self, signature: type[dspy.Signature], text: str, calls_field: str | None
@@ -255,18 +267,6 @@ class StrictChatAdapter(dspy.ChatAdapter):
         return value
 
 
-def _unwrap(completion: str) -> str:
-    """Take a reply out of its thinking block, its code fence and the tokens of a chat template."""
-    text = strip_thinking(completion)
-    if (roles := _ROLE_TOKENS.match(text)) and roles.end():
-        text = text[roles.end() :]
-    if fenced := _FENCED.fullmatch(text):
-        text = fenced[1]
-    elif opened := _OPEN_FENCE.match(text):
-        text = text[opened.end() :]
-    return text.lstrip()
-
-
 def _begins_with_json(text: str) -> bool:
     """Tell if a text begins with a JSON value that is whole, or with one that no marker follows."""
     if not _JSON_BEGINS.match(text):
@@ -292,15 +292,6 @@ def _is_closed(text: str) -> bool:
         elif character in "}]":
             depth -= 1
     return depth == 0 and not in_string
-
-
-def _read_text(name: str, value: ReplyJson) -> str:
-    """Read a text of a JSON reply: also a number, a list of texts, and null for an empty one."""
-    if isinstance(value, list) and all(isinstance(element, str) for element in value):
-        return ", ".join(value)
-    if isinstance(value, bool | list | dict):
-        raise AmbiguousReplyError(f"{name}={value!r:.40} is no text")
-    return "" if value is None else str(value).strip()
 
 
 def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:

@@ -138,28 +138,24 @@ class FullContext:
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Write out the conversation; the queries are ignored."""
-        sessions = space.archive.sessions if self.budget is None else _last_turns(space, self.budget)
+        sessions: Sequence[Session] = space.archive.sessions
+        if self.budget is not None:
+            left, last = self.budget, list[Session]()
+            for session in reversed(sessions):
+                left -= count_tokens(f"{format_day(session.date_time.date())}\n\n\n")
+                kept = 0
+                for turn in reversed(session.turns):
+                    left -= count_tokens(replace(session, turns=(turn,)).transcript + "\n")
+                    if left < 0:
+                        break
+                    kept += 1
+                last += [replace(session, turns=session.turns[-kept:])] if kept else []
+                if kept < len(session.turns):
+                    break
+            sessions = last[::-1]
         text = "\n\n".join(f"{format_day(s.date_time.date())}\n{s.transcript}" for s in sessions)
         shown = tuple(turn.turn_id for session in sessions for turn in session.turns)
         return ReaderContext(excerpts=text or EMPTY_PLACEHOLDER, shown=shown, tokens=count_tokens(text))
-
-
-def _last_turns(space: MemorySpace, budget: int) -> list[Session]:
-    """Return the last sessions, of which the first may lack its first turns, within a budget of tokens."""
-    found: list[Session] = []
-    for session in reversed(space.archive.sessions):
-        used, kept = count_tokens(f"{format_day(session.date_time.date())}\n\n\n"), 0
-        for turn in reversed(session.turns):
-            used += count_tokens(replace(session, turns=(turn,)).transcript + "\n")
-            if used > budget:
-                break
-            kept += 1
-        if kept:
-            found.append(replace(session, turns=session.turns[-kept:]))
-        budget -= used
-        if kept < len(session.turns):
-            break
-    return found[::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,8 @@ _TOOL_LINE = re.compile(r"^- (\w+)\(", re.MULTILINE)
 class JsonReplyAdapter(StrictChatAdapter):
     """Renders short prompts for replies of one JSON object, and reads them as strictly as chat."""
 
+    has_field_markers = False
+
     def format_system_message(self, signature: type[dspy.Signature]) -> str:
         """Write the instruction, the input fields, the output fields and one example."""
         inputs: dict[str, Any] = signature.input_fields  # Any: pydantic's
@@ -64,8 +66,14 @@ class JsonReplyAdapter(StrictChatAdapter):
         missing_field_message: str | None = None,
     ) -> str:
         """Render a reply as a model should write it."""
-        fields = {name: outputs.get(name, missing_field_message) for name in signature.output_fields}
-        return _compact({name: _plain(value) for name, value in fields.items()})
+        fields: dict[str, _Json] = {}
+        for name in signature.output_fields:
+            value = outputs.get(name, missing_field_message)
+            if isinstance(value, list):
+                value = [one.model_dump() if hasattr(one, "model_dump") else one for one in value]
+            calls = value.format() if isinstance(value, dspy.ToolCalls) else value
+            fields[name] = calls["tool_calls"] if isinstance(calls, dict) and "tool_calls" in calls else value
+        return _compact(fields)
 
     def parse(self, signature: type[dspy.Signature], completion: str) -> dict[str, Any]:
         """Read a reply into the output fields.
@@ -78,9 +86,6 @@ class JsonReplyAdapter(StrictChatAdapter):
             raise_parse_error(signature, completion, "the answer is the example of the prompt")
         return parsed
 
-    def _is_repaired_json(self, text: str, end: int) -> bool:
-        return bool(text[end:].strip())
-
 
 def _example(outputs: dict[str, Any]) -> str:
     example: dict[str, Any] = {}
@@ -88,7 +93,16 @@ def _example(outputs: dict[str, Any]) -> str:
         if field.annotation is dspy.ToolCalls:
             tools = _TOOL_LINE.findall(_description(field))
             tool = next((tool for tool in tools if tool == "manage_memory"), tools[0])
-            example[name] = [{"name": tool, "args": _example_arguments(tool)}]
+            arguments: dict[str, Any] = {}  # those that a call needs, and the time of an event
+            for argument, parameter in tool_arguments(tool).items():
+                if parameter.default is not parameter.empty and argument not in ("happened_at", "text"):
+                    continue
+                choices = getattr(parameter.annotation, "__args__", ())
+                if parameter.annotation == list[str]:
+                    arguments[argument] = [PLACEHOLDERS["memory_id"]] * 2
+                else:
+                    arguments[argument] = choices[0] if choices else PLACEHOLDERS[argument]
+            example[name] = [{"name": tool, "args": arguments}]
         elif field.annotation is str:
             example[name] = ""
         else:
@@ -101,33 +115,9 @@ def _example(outputs: dict[str, Any]) -> str:
     return _compact(example)
 
 
-def _example_arguments(tool: str) -> dict[str, Any]:
-    """Fill in the arguments that a call needs, and the time of an event."""
-    arguments: dict[str, Any] = {}
-    for name, parameter in tool_arguments(tool).items():
-        if parameter.default is not parameter.empty and name not in ("happened_at", "text"):
-            continue
-        if choices := getattr(parameter.annotation, "__args__", ()):
-            is_list = parameter.annotation == list[str]
-            arguments[name] = [PLACEHOLDERS["memory_id"]] * 2 if is_list else choices[0]
-        else:
-            arguments[name] = PLACEHOLDERS[name]
-    return arguments
-
-
 def _description(field: _Field) -> str:
     said: str = field.json_schema_extra["desc"]
     return "" if said.startswith("${") else said
-
-
-def _plain(value: _Json) -> _Json:
-    if isinstance(value, dspy.ToolCalls):
-        return value.format()["tool_calls"]
-    if isinstance(value, list):
-        return [element.model_dump() if hasattr(element, "model_dump") else element for element in value]
-    if isinstance(value, dict) and "tool_calls" in value:
-        return value["tool_calls"]
-    return value
 
 
 def _compact(value: object) -> str:

@@ -68,7 +68,8 @@ class NativeToolsAdapter(StrictChatAdapter):
             return super().format_demos(signature, demos)
         messages: list[dict[str, Any]] = []
         for number, demo in enumerate(demos):
-            read = read_calls([demo.get("tool_calls") or {"tool_calls": []}])
+            written = demo.get("tool_calls") or {"tool_calls": []}  # of an optimiser's trace no JSON yet
+            read = read_calls([written.format() if isinstance(written, dspy.ToolCalls) else written])
             calls = list[dict[str, Any]]()
             for place, call in enumerate(read.calls):
                 arguments = json.dumps(call["args"], ensure_ascii=False)

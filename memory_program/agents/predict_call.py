@@ -64,7 +64,12 @@ def predict(
         BatchError: the batch of the call failed, or was not finished.
     """
     offer = offer or ToolOffer()
-    adapter, config = _make_adapter(replies.format, offer), _call_config(predictor, replies, limit_tokens)
+    adapter = StrictChatAdapter()  # also of the format tools, where there is no tool to call
+    if replies.format is ReplyFormat.JSON:
+        adapter = JsonReplyAdapter()
+    elif replies.format is ReplyFormat.TOOLS and offer.tools:
+        adapter = NativeToolsAdapter(native_tools(offer))
+    config = _call_config(predictor, replies, limit_tokens)
     signature = cast(type[dspy.Signature], predictor.signature)
     lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
 
@@ -97,15 +102,6 @@ def predict(
     if adapter.is_repaired and repaired is not None:
         repaired.append(where)
     return prediction
-
-
-def _make_adapter(reply_format: ReplyFormat, offer: ToolOffer) -> StrictChatAdapter:
-    """Make the adapter of one call; without tools to call, the format ``tools`` is that of chat."""
-    if reply_format is ReplyFormat.JSON:
-        return JsonReplyAdapter()
-    if reply_format is ReplyFormat.TOOLS and offer.tools:
-        return NativeToolsAdapter(native_tools(offer))
-    return StrictChatAdapter()
 
 
 def _name_repetition(reply: str, meter: UsageMeter) -> str | None:

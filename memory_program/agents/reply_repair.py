@@ -165,12 +165,15 @@ def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
     if len(names) != 1:
         raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
     (name,) = names
-    given = [
-        _read_arguments(member)
-        for key, member in call.items()
-        if key not in _NAMES and (isinstance(member, dict) or _ARGUMENTS.fullmatch(key))
-    ]
-    filled = [arguments for arguments in given if arguments]
+    filled: list[dict[str, ReplyJson]] = []
+    for key, member in call.items():
+        if key in _NAMES or not (isinstance(member, dict) or _ARGUMENTS.fullmatch(key)):
+            continue
+        if isinstance(member, str):
+            member = None if is_no_calls(member) else _decode("args", member)
+        if member is not None and not isinstance(member, dict):
+            raise AmbiguousReplyError(f"args={member!r:.40} is no object")
+        filled += [member] if member else []
     if any(arguments != filled[0] for arguments in filled):
         raise AmbiguousReplyError(f"a call of {name} has its arguments twice")
     arguments = dict(filled[0]) if filled else {}
@@ -189,13 +192,3 @@ def _decode(name: str, text: str) -> ReplyJson:
         raise AmbiguousReplyError(f"{name} is nested too deeply") from None
     except json.JSONDecodeError as error:
         raise AmbiguousReplyError(f"{name}={text!r:.40} is no JSON") from error
-
-
-def _read_arguments(value: ReplyJson) -> dict[str, ReplyJson]:
-    if isinstance(value, str):
-        value = {} if is_no_calls(value) else _decode("args", value)
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise AmbiguousReplyError(f"args={value!r:.40} is no object")
-    return cast(dict[str, ReplyJson], value)

@@ -62,9 +62,16 @@ def tool_arguments(name: str) -> Mapping[str, inspect.Parameter]:
 @cache
 def describe_tool(name: str) -> str:
     """Describe a tool to a model in one line: its arguments and its docstring."""
-    return (
-        f"{name}({', '.join(map(_describe_argument, tool_arguments(name).values()))}): {_description(name)}"
-    )
+    arguments: list[str] = []
+    for parameter in tool_arguments(name).values():
+        annotation = parameter.annotation
+        if get_origin(annotation) is Literal:
+            said = " | ".join(map(json.dumps, get_args(annotation)))
+        else:
+            said = annotation.__name__ if get_origin(annotation) is None else str(annotation)
+        default = "" if parameter.default is parameter.empty else f" = {json.dumps(parameter.default)}"
+        arguments.append(f"{parameter.name}: {said}{default}")
+    return f"{name}({', '.join(arguments)}): {_description(name)}"
 
 
 def native_tools(offer: ToolOffer) -> list[dspy.Tool]:
@@ -152,16 +159,6 @@ def _argument_schema(parameter: inspect.Parameter) -> JsonSchema:
         return {"type": "integer", "minimum": 1, "maximum": 50}
     assert annotation == list[str], f"{parameter}: add its schema here"
     return {"type": "array", "items": _text(1), "minItems": 2, "maxItems": MAX_MERGED}
-
-
-def _describe_argument(parameter: inspect.Parameter) -> str:
-    annotation = parameter.annotation
-    if get_origin(annotation) is Literal:
-        said = " | ".join(map(json.dumps, get_args(annotation)))
-    else:
-        said = annotation.__name__ if get_origin(annotation) is None else str(annotation)
-    default = "" if parameter.default is parameter.empty else f" = {json.dumps(parameter.default)}"
-    return f"{parameter.name}: {said}{default}"
 
 
 def _description(name: str) -> str:

@@ -119,7 +119,7 @@ class MemoryTools:
             text = f"there is no tool {name!r}: use one of {', '.join(allowed)}"
             return ToolResult(name, text, Refusal.MALFORMED)
         tool: Callable[..., str] = getattr(self, name)
-        given = _normalize_arguments(tool, arguments)
+        given = normalize_arguments(name, arguments)
         is_repaired = given != arguments
         self._odd_date = ""
         try:
@@ -365,12 +365,12 @@ class MemoryTools:
         return None
 
 
-def _normalize_arguments(tool: Callable[..., str], arguments: dict[str, Any]) -> dict[str, Any]:
-    """Read arguments that can only mean one thing: without those that say that there is none.
+def normalize_arguments(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Read arguments of a tool that can only mean one thing: without those that say that there is none.
 
     A number may be a text, a text a list of one, and a choice may have capitals.
     """
-    parameters, given = signature(tool).parameters, dict[str, Any]()
+    parameters, given = signature(getattr(MemoryTools, tool)).parameters, dict[str, Any]()
     for name, value in arguments.items():
         parameter = parameters.get(name)
         if parameter is None:

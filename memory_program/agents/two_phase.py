@@ -16,9 +16,15 @@ from dataclasses import dataclass, replace
 
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.tools import READ_TOOLS, MemoryTools, Refusal, ToolResult
+from memory_program.agents.tools import (
+    CORE_TOOLS,
+    READ_TOOLS,
+    MemoryTools,
+    Refusal,
+    ToolResult,
+    normalize_arguments,
+)
 from memory_program.agents.writer import MemoryWriter, Proposal, specialist_memory_kind
-from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import Memory, Operation
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
@@ -182,13 +188,28 @@ class _ActualBank:
     def try_replay(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal | None:
         """Replay the calls of a proposal on a fork of the actual bank; return None if one does not fit."""
         key = (session.session_id, proposal.actor)
-        rewrites = any(call.args.get("action") == "rewrite" for call in proposal.calls)
+        edits = [normalize_arguments(c.name, c.args) for c in proposal.calls if c.name in CORE_TOOLS]
+        rewrites = any(arguments.get("action") == "rewrite" for arguments in edits)
         if rewrites and self._cores.get(key, self._first_core) != draft.bank.core:
             return None  # it would undo other agents' changes to the profile
         workspace = draft.fork()
-        replayed = _replay_calls(
-            self._writer, workspace, session, proposal, lambda name: self._current_id(workspace.bank, name)
-        )
+
+        def current_id(memory_id: str) -> str | None:
+            """Return the id of the live memory that a real or predicted one has become; None without one."""
+            if memory_id in self._predicted.ids:
+                memory_id = self._actual_ids.get(memory_id, "")
+            try:
+                memory = workspace.bank.get(memory_id)
+            except UnknownMemoryError:
+                return None
+            while memory.superseded is not None:
+                created = workspace.bank.operations(memory.superseded - 1)[0].created
+                if len(created) != 1:
+                    return None
+                memory = workspace.bank.get(created[0].memory_id)
+            return memory.memory_id
+
+        replayed = _replay_calls(self._writer, workspace, session, proposal, current_id)
         return None if replayed.misfits else replayed.proposal
 
     def replay_retry(self, draft: MemorySpace, session: Session, proposal: Proposal) -> Proposal:
@@ -207,21 +228,6 @@ class _ActualBank:
             best = max(own, key=lambda memory: _similarity(memory, predicted), default=None)
             if best is not None and any(_similarity(best, predicted)):
                 self._actual_ids[predicted.memory_id] = best.memory_id
-
-    def _current_id(self, bank: MemoryBank, memory_id: str) -> str | None:
-        """Return the id of the live memory that a real or predicted one has become; None without one."""
-        if memory_id in self._predicted.ids:
-            memory_id = self._actual_ids.get(memory_id, "")
-        try:
-            memory = bank.get(memory_id)
-        except UnknownMemoryError:
-            return None
-        while memory.superseded is not None:
-            created = bank.operations(memory.superseded - 1)[0].created
-            if len(created) != 1:
-                return None
-            memory = bank.get(created[0].memory_id)
-        return memory.memory_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,16 +255,17 @@ def _replay_calls(
     for call in proposal.calls:
         if call.is_refused or call.name in READ_TOOLS:
             continue
-        ids = {name: own[name] if name in own else current_id(name) for name in call.referenced_ids}
+        arguments = normalize_arguments(call.name, call.args)
+        named = [arguments.get("memory_id", ""), *arguments.get("memory_ids", [])]
+        ids = {name: own[name] if name in own else current_id(name) for name in named if name}
         gone = [name for name, memory_id in ids.items() if memory_id is None]
         if gone:
             misfits.append(f"{actor}: {call.name}: {', '.join(gone)} is no longer in the bank")
             continue
-        arguments = dict(call.args)
-        if isinstance(arguments.get("memory_id"), str):
-            arguments["memory_id"] = ids.get(arguments["memory_id"], arguments["memory_id"])
-        if isinstance(arguments.get("memory_ids"), list):
-            arguments["memory_ids"] = [ids.get(name, name) for name in arguments["memory_ids"]]
+        if arguments.get("memory_id"):
+            arguments["memory_id"] = ids[arguments["memory_id"]]
+        if "memory_ids" in arguments:
+            arguments["memory_ids"] = [ids[name] for name in arguments["memory_ids"]]
         before = len(tools.operations)
         result = tools.call(call.name, arguments, writer.allowed_tools(actor))
         misfits += [f"{actor}: {call.name}: {result.text}"] if result.is_error else []

@@ -59,13 +59,6 @@ class ProposedCall:
     created: tuple[str, ...] = ()
     is_refused: bool = False
 
-    @property
-    def referenced_ids(self) -> list[str]:
-        """The ids that the call names."""
-        several = self.args.get("memory_ids")
-        named = [self.args.get("memory_id"), *(several if isinstance(several, list) else [])]
-        return [memory_id for memory_id in named if isinstance(memory_id, str) and memory_id]
-
 
 def share_limit(wanted: Sequence[int], limit: int) -> list[int]:
     """Divide a limit fairly: who wants less than an equal part leaves the rest to the others.
@@ -165,7 +158,24 @@ class MemoryWriter(dspy.Module):
             a prediction with ``record`` (a ``SessionRecord``), ``operations`` (those applied) and
             ``proposals`` (one for each agent).
         """
-        return self.apply_proposals(space, session, self._propose_all(space, session))
+        space.index.refresh(space.bank)  # once, not in every agent's fork
+        outer_trace: list[object] | None = dspy.settings.trace
+        traces: list[list[object]] = [[] for _ in self.agents]
+
+        def run(name: str, trace: list[object]) -> Proposal:
+            with dspy.context(trace=trace if outer_trace is not None else None):
+                return self.propose(name, space, session)
+
+        with ThreadPoolExecutor(len(self.agents), thread_name_prefix="specialist") as pool:
+            futures = [
+                pool.submit(contextvars.copy_context().run, run, name, trace)
+                for name, trace in zip(self.agents, traces, strict=True)
+            ]
+            proposals = [future.result() for future in futures]
+        if outer_trace is not None:  # it has the calls in the agents' order
+            outer_trace.extend(entry for trace in traces for entry in trace)
+            del outer_trace[: max(0, len(outer_trace) - dspy.settings.max_trace_size)]
+        return self.apply_proposals(space, session, proposals)
 
     def apply_proposals(
         self, space: MemorySpace, session: Session, proposed: Sequence[Proposal]
@@ -204,27 +214,6 @@ class MemoryWriter(dspy.Module):
         operations = space.bank.operations(since=start)
         return dspy.Prediction(record=record, operations=operations, proposals=proposals)
 
-    def _propose_all(self, space: MemorySpace, session: Session) -> list[Proposal]:
-        """Run the agents in parallel; DSPy's trace has their calls in the agents' order."""
-        space.index.refresh(space.bank)  # once, not in every agent's fork
-        outer_trace: list[object] | None = dspy.settings.trace
-        traces: list[list[object]] = [[] for _ in self.agents]
-
-        def run(name: str, trace: list[object]) -> Proposal:
-            with dspy.context(trace=trace if outer_trace is not None else None):
-                return self.propose(name, space, session)
-
-        with ThreadPoolExecutor(len(self.agents), thread_name_prefix="specialist") as pool:
-            futures = [
-                pool.submit(contextvars.copy_context().run, run, name, trace)
-                for name, trace in zip(self.agents, traces, strict=True)
-            ]
-            proposals = [future.result() for future in futures]
-        if outer_trace is not None:
-            outer_trace.extend(entry for trace in traces for entry in trace)
-            del outer_trace[: max(0, len(outer_trace) - dspy.settings.max_trace_size)]
-        return proposals
-
     def agent_inputs(self, name: str, space: MemorySpace, session: Session) -> dict[str, str]:
         """Return the inputs of an agent's first call for a session."""
         inputs = {
@@ -258,7 +247,9 @@ class MemoryWriter(dspy.Module):
         limit = writer_tokens(name, inputs["session"])
         for _ in range(self.max_turns):
             shown = "\n".join(f"{r.tool}: {r.text}" for r in proposal.results) or EMPTY_PLACEHOLDER
-            ids = _find_shown_ids(fork, f"{inputs.get('related_memories', '')}\n{shown}", kind)
+            known = _SHOWN_ID.findall(f"{inputs.get('related_memories', '')}\n{shown}")
+            live = [fork.bank.get(one) for one in dict.fromkeys(known) if one in fork.bank]
+            ids = tuple(memory.memory_id for memory in live if kind is None or memory.kind is kind)
             offer = ToolOffer(tuple(allowed), kind, ids, has_profile=bool(fork.bank.core))
             repaired = list[str]()
             try:
@@ -354,13 +345,6 @@ def _without_duplicates(reply: dspy.ToolCalls) -> list[dspy.ToolCalls.ToolCall]:
         if not any((call.name, call.args) == (other.name, other.args) for other in calls):
             calls.append(call)
     return calls
-
-
-def _find_shown_ids(space: MemorySpace, shown: str, kind: MemoryKind | None) -> tuple[str, ...]:
-    """Find the ids of live memories that an agent was shown, and may change."""
-    ids = dict.fromkeys(_SHOWN_ID.findall(shown))
-    live = [name for name in ids if name in space.bank]
-    return tuple(name for name in live if kind is None or space.bank.get(name).kind is kind)
 
 
 def format_session_date(session: Session) -> str:

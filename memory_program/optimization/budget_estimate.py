@@ -12,6 +12,7 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_judgements,
 )
 from memory_program.models.usage import estimate_cost
+from memory_program.optimization.dev_examples import conversations_to_ask
 from memory_program.optimization.optimizers import expected_attempts, expected_proposals, num_finalists
 
 _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS = 4000, 500
@@ -25,7 +26,7 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
         splits: the conversations by split.
         program: the program that the run begins with.
     """
-    used, name = (*splits.train, *splits.val), SystemName.MEMORY
+    name, known = SystemName.MEMORY, set[str]()  # the conversations whose memories are written
     as_evaluated = EvaluateConfig(
         systems=name.value,
         model=config.model,
@@ -35,14 +36,19 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
         judge_api_base=config.judge_api_base,
         system=config.system,
     )
+    limits = ((splits.train, config.num_examples), (splits.val, config.num_val))
     estimates: list[StageEstimate | None] = []
-    sessions = all_sessions = sum(len(conversation.sessions) for conversation in used)
     for target in config.rounds * config.target.stages:
         is_writer = target is Target.WRITER
         train, val = (
             min(limit, sum(len(c.sessions if is_writer else c.questions) for c in conversations))
-            for conversations, limit in ((splits.train, config.num_examples), (splits.val, config.num_val))
+            for conversations, limit in limits
         )
+        drawn = [c if is_writer else conversations_to_ask(c, limit) for c, limit in limits]
+        used = [conversation for of_split in drawn for conversation in of_split]
+        sessions = sum(len(c.sessions) for c in used if c.conversation_id not in known)
+        # an improved writer processes every session again
+        known = set() if is_writer else known | {c.conversation_id for c in used}
         is_retrieval = target is Target.RETRIEVAL
         attempts = expected_attempts(config, train, val) + (1 + num_finalists(config)) * val
         if is_retrieval:
@@ -57,7 +63,6 @@ def estimate_run(config: OptimizeConfig, splits: DataSplits, program: MemoryProg
             if is_retrieval
             else _estimate_proposals(config, expected_proposals(config, len(part.named_predictors()))),
         ]
-        sessions = all_sessions if is_writer else 0  # an improved writer processes every session again
     return [estimate for estimate in estimates if estimate is not None]
 
 

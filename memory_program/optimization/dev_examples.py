@@ -92,6 +92,11 @@ class CaseSplits:
     test_groups: Sequence[str]
 
 
+def conversations_to_ask(conversations: Sequence[Conversation], count: int) -> tuple[Conversation, ...]:
+    """List the conversations that ``question_cases`` draws from: no memories of the others are needed."""
+    return tuple(c for c in conversations if any(map(is_scorable, c.questions)))[:count]
+
+
 def question_cases(
     conversations: Sequence[Conversation],
     spaces: Mapping[str, Sequence[MemorySpace]],

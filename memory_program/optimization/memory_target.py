@@ -35,7 +35,13 @@ from memory_program.models.reply_settings import ReplyFormat
 from memory_program.optimization.budget_estimate import estimate_run
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
-from memory_program.optimization.dev_examples import CaseSplits, MemoryCase, episode_cases, question_cases
+from memory_program.optimization.dev_examples import (
+    CaseSplits,
+    MemoryCase,
+    conversations_to_ask,
+    episode_cases,
+    question_cases,
+)
 from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
 from memory_program.rl.episodes import make_episodes, memory_namespace, roll_in
 from memory_program.rl.rewards import AnswerMetric
@@ -129,7 +135,11 @@ class MemoryOptimizationTarget:
         """
         config, splits = self._config, self._splits
         _check_counts(*(sum(len(c.questions) for c in split) for split in (splits.train, splits.val)))
-        conversations = self.conversations
+        train_C, val_C = splits.train, splits.val
+        if target is Target.READER:
+            train_C = conversations_to_ask(train_C, config.num_examples)
+            val_C = conversations_to_ask(val_C, config.num_val)
+        conversations = (*train_C, *val_C)
         tasks = [partial(self._write_memories, conversation) for conversation in conversations]
         written = run_parallel(tasks, config.concurrency, on_error=self._calls.stop_on)
         records = [ingested.record for spaces in written for ingested in spaces[-1].sessions.values()]
@@ -152,8 +162,8 @@ class MemoryOptimizationTarget:
             ]
             return episode_cases(episodes, count, rng)
 
-        train = draw(splits.train, config.num_examples, "train")
-        val = draw(splits.val, config.num_val, "val")
+        train = draw(train_C, config.num_examples, "train")
+        val = draw(val_C, config.num_val, "val")
         _check_counts(len(train), len(val))
         return CaseSplits(train, val, self._test_ids)
 

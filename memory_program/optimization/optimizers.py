@@ -11,10 +11,12 @@ from typing import Any
 
 import dspy
 from dspy.teleprompt.gepa import InstructionProposer
+from dspy.teleprompt.simba_utils import append_a_rule
 
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator
 from memory_program.optimization.candidate_selection import MAX_FINALISTS
+from memory_program.optimization.prompt_text import to_json_value
 from memory_program.optimization.proposal_adapter import ProposalAdapter
 
 MIN_DEMO_SCORE = 0.6
@@ -122,10 +124,25 @@ def _simba(inputs: OptimizerInputs) -> list[dspy.Module]:
         demo_input_field_maxlen=MAX_DEMO_FIELD_CHARS,
         num_threads=config.concurrency,
     )
-    if not config.proposes_instructions:  # demos only: the first strategy appends one, the second a rule
-        optimizer.strategies = optimizer.strategies[:1]
+    demos_first = optimizer.strategies[:-1]  # the last strategy appends a rule
+    optimizer.strategies = [*demos_first, append_rule] if config.proposes_instructions else demos_first
     best: Any = optimizer.compile(inputs.student, trainset=inputs.train, seed=config.seed)
     return [best, *(candidate["program"] for candidate in best.candidate_programs)]
+
+
+def append_rule(bucket: list[dict[str, Any]], system: dspy.Module, **stage: object) -> bool:
+    """Append a rule to a program as DSPy's ``append_a_rule`` does, with tool calls that can be read.
+
+    Attempts (``bucket``) are shown as JSON to the model that writes the rule, and SIMBA masks what is none.
+    """
+    readable = [
+        {
+            **attempt,
+            "trace": [(part, given, to_json_value(dict(made))) for part, given, made in attempt["trace"]],
+        }
+        for attempt in bucket
+    ]
+    return append_a_rule(readable, system, **stage)
 
 
 def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:

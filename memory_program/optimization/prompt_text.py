@@ -29,17 +29,18 @@ def read_prompts(module: dspy.Module) -> dict[str, Prompt]:
     prompts: dict[str, Prompt] = {}
     for name, predictor in module.named_predictors():
         signature = cast(type[dspy.Signature], predictor.signature)
-        demos = tuple({field: _to_json(demo[field]) for field in demo} for demo in predictor.demos)
+        demos = tuple({field: to_json_value(demo[field]) for field in demo} for demo in predictor.demos)
         prompts[name] = Prompt(signature.instructions, demos)
     return prompts
 
 
-def _to_json(value: object) -> object:
+def to_json_value(value: object) -> object:
+    """Write a value that DSPy traced, or a list or dict of such values, as JSON."""
     if isinstance(value, BaseModel):
         return value.model_dump(mode="json")
     if isinstance(value, (list, tuple)):
-        return [_to_json(item) for item in value]
-    return {key: _to_json(item) for key, item in value.items()} if isinstance(value, dict) else value
+        return [to_json_value(item) for item in value]
+    return {key: to_json_value(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def fingerprint_prompts(prompts: Prompts) -> str:

@@ -50,39 +50,40 @@ class WorldConfig:
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.worlds") -> int:
     """Write the file that the command line asks for, say what is in it, and return the exit status."""
     flags = tyro.conf.FlagCreatePairsOff[WorldConfig]
-    return run_with_exit_status(lambda: _generate_and_write(tyro.cli(flags, args=arguments, prog=prog)))
 
-
-def _generate_and_write(config: WorldConfig) -> None:
-    if config.out.is_dir():
-        raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
-    match = re.fullmatch(r"(\d+)-(\d+)", config.sessions)
-    if match is None:
-        raise WorldError(
-            f"sessions={config.sessions!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}"
+    def run() -> None:
+        config: WorldConfig = tyro.cli(flags, args=arguments, prog=prog)
+        if config.out.is_dir():
+            raise WorldError(f"out={config.out.as_posix()!r} is a folder: name a file")
+        match = re.fullmatch(r"(\d+)-(\d+)", config.sessions)
+        if match is None:
+            raise WorldError(
+                f"sessions={config.sessions!r} is not a range: write it like {MIN_SESSIONS}-{MAX_SESSIONS}"
+            )
+        worlds = generate_worlds(
+            config.seed,
+            config.conversations,
+            sessions=(int(match[1]), int(match[2])),
+            turns=config.turns,
+            questions_per_session=config.questions_per_session,
+            held_out=config.held_out,
         )
-    worlds = generate_worlds(
-        config.seed,
-        config.conversations,
-        sessions=(int(match[1]), int(match[2])),
-        turns=config.turns,
-        questions_per_session=config.questions_per_session,
-        held_out=config.held_out,
-    )
-    conversations = [world.conversation for world in worlds]
-    try:
-        document = as_locomo_json(conversations)
-        atomic_write_text(config.out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
-    except OSError as error:
-        raise WorldError(
-            f"cannot write {str(config.out)!r} ({error.strerror}); name another file by --out"
-        ) from error
-    print(
-        f"{config.out}  conversations: {len(conversations)}"
-        f"  sessions: {sum(len(c.sessions) for c in conversations)}"
-        f"  turns: {sum(len(c.turns) for c in conversations)}"
-        f"  questions: {sum(len(c.questions) for c in conversations)}"
-    )
+        conversations = [world.conversation for world in worlds]
+        try:
+            document = as_locomo_json(conversations)
+            atomic_write_text(config.out, json.dumps(document, ensure_ascii=False, indent=1) + "\n")
+        except OSError as error:
+            raise WorldError(
+                f"cannot write {str(config.out)!r} ({error.strerror}); name another file by --out"
+            ) from error
+        print(
+            f"{config.out}  conversations: {len(conversations)}"
+            f"  sessions: {sum(len(c.sessions) for c in conversations)}"
+            f"  turns: {sum(len(c.turns) for c in conversations)}"
+            f"  questions: {sum(len(c.questions) for c in conversations)}"
+        )
+
+    return run_with_exit_status(run)
 
 
 if __name__ == "__main__":

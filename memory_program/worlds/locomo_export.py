@@ -11,6 +11,7 @@ def as_locomo_json(conversations: Sequence[Conversation]) -> list[dict[str, Any]
     samples: list[dict[str, Any]] = []  # Any: JSON
     for conversation in conversations:
         talk: dict[str, Any] = dict(zip(("speaker_a", "speaker_b"), conversation.speakers, strict=True))
+        notes: dict[str, dict[str, list[Any]]] = {}
         for session in conversation.sessions:
             moment = session.date_time
             half = "am" if moment.hour < 12 else "pm"
@@ -19,9 +20,14 @@ def as_locomo_json(conversations: Sequence[Conversation]) -> list[dict[str, Any]
             )
             talk[session.session_id] = [
                 {"speaker": turn.speaker, "dia_id": turn.turn_id, "text": turn.text}
+                | ({} if turn.image_url is None else {"img_url": [turn.image_url]})
                 | ({} if turn.caption is None else {"blip_caption": turn.caption})
+                | ({} if turn.image_query is None else {"query": turn.image_query})
                 for turn in session.turns
             ]
+            for note in session.observations:
+                by_speaker = notes.setdefault(f"{session.session_id}_observation", {})
+                by_speaker.setdefault(note.speaker, []).append([note.text, list(note.turn_ids)])
         questions: list[dict[str, Any]] = []
         for question in conversation.questions:
             written = {
@@ -32,5 +38,6 @@ def as_locomo_json(conversations: Sequence[Conversation]) -> list[dict[str, Any]
                 "adversarial_answer": question.adversarial_answer,
             }
             questions.append({name: value for name, value in written.items() if value is not None})
-        samples.append({"sample_id": conversation.conversation_id, "conversation": talk, "qa": questions})
+        sample = {"sample_id": conversation.conversation_id, "conversation": talk, "qa": questions}
+        samples.append(sample | ({"observation": notes} if notes else {}))
     return samples

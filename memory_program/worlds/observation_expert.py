@@ -5,7 +5,7 @@ and no profile, so only the episodic and the semantic specialist are recorded, o
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -94,30 +94,24 @@ class _ObservationEngine:
         return self
 
     def complete(self, request: Request) -> Response:
-        """Reply to a writer's prompt; raises ``OracleError`` for any other."""
+        """Reply to a writer's prompt by the notes that are not stored yet; others raise ``OracleError``."""
         system, user = extract_prompt(request)
         signature, fields = find_signature(system), parse_input_fields(user)
         kinds = [kind for kind in NOTED_KINDS if signature in (WriteAll, SPECIALISTS[kind.value])]
-        calls = list(self._calls(kinds, fields, names_kind=signature is WriteAll))
-        return known_response(request, render_reply(system, signature, tool_calls=calls))
-
-    def _calls(
-        self, kinds: Sequence[MemoryKind], fields: dict[str, str], *, names_kind: bool
-    ) -> Iterator[dict[str, Any]]:  # Any: a call's arguments, as a model writes them
-        """Make a call of each note that is not stored yet; an event has its own time, or the session's."""
         told = (fields["session_date"], fields["session"])
         if told not in self._sessions:
             raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
         session, stored = self._sessions[told], set(parse_stored_memories(fields).values())
-        day = session.date_time.date()
+        day, calls = session.date_time.date(), list[dict[str, Any]]()  # Any: calls, as a model writes them
         for text in dict.fromkeys(observation.text for observation in session.observations):
             kind = note_kind(text, day)
             if kind not in kinds or text in stored:
                 continue
             arguments = {"action": "create", "text": text}
-            if kind is MemoryKind.EPISODIC:
+            if kind is MemoryKind.EPISODIC:  # an event has its own time, or the session's
                 said = next((text[found.start : found.end] for found in find_dates(text, day)), None)
                 arguments["happened_at"] = said or day.isoformat()
-            if names_kind:
+            if signature is WriteAll:
                 arguments["kind"] = kind.value
-            yield {"name": "manage_memory", "args": arguments}
+            calls.append({"name": "manage_memory", "args": arguments})
+        return known_response(request, render_reply(system, signature, tool_calls=calls))

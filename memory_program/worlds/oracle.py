@@ -26,7 +26,7 @@ from memory_program.agents.signatures import (
     WriteAll,
 )
 from memory_program.core.errors import OracleError
-from memory_program.worlds import KINDS, Action, Fact, GoldOperation, Kind, World
+from memory_program.worlds import KINDS, Action, GoldOperation, Kind, World
 from memory_program.worlds.rendered_prompts import (
     extract_prompt,
     find_signature,
@@ -137,17 +137,26 @@ class Oracle:
             for operation in world.session_operations(session.number, kind):
                 if self._overlooks(world, operation):
                     continue
-                if kind != "core":
-                    done = list(_memory_calls(operation, ids))
-                elif operation.action is Action.REPLACE_CORE and operation.old_text in core:
-                    old = operation.old_text
-                    done = [_call("edit_core", action="replace", old_text=old, text=operation.text)]
-                else:
-                    is_new = operation.text not in core
-                    done = [_call("edit_core", action="append", text=operation.text)] if is_new else []
-                for call in done:
-                    if names_kind and call["args"].get("action") == "create":
-                        call["args"]["kind"] = kind
+                # without the memory that it needs, an operation does what is left
+                text, old_text = operation.text, operation.old_text
+                old = ids.get(old_text)
+                said = operation.time_expression
+                dated = {"text": operation.text_without_time} | ({"happened_at": said} if said else {})
+                call: _Call | None = None
+                if operation.action is Action.DELETE:
+                    # a call names its memory last: after the text, the model can tell which memory it was
+                    reason = f"{operation.reason}: {old_text}"
+                    call = _call("delete_memory", reason=reason, memory_id=old) if old else None
+                elif operation.action is Action.UPDATE and old:
+                    call = _call("manage_memory", action="update", **dated, memory_id=old)
+                elif operation.action is Action.REPLACE_CORE and old_text in core:
+                    call = _call("edit_core", action="replace", old_text=old_text, text=text)
+                elif kind == "core":
+                    call = _call("edit_core", action="append", text=text) if text not in core else None
+                elif text not in ids:
+                    call = _call("manage_memory", action="create", **dated)
+                    call["args"] |= {"kind": kind} if names_kind else {}
+                if call is not None:
                     yield call, [escape_prompt_markers(turns[turn_id].line) for turn_id in operation.sources]
 
 
@@ -175,7 +184,13 @@ class _VisibleLines:
         Of a list it is the parts whose memories are shown.
         """
         gold = next(answer for answer in world.answers if answer.question_id == question.question_id)
-        found = [self._supporting_lines(world, world.facts[fact_id]) for fact_id in gold.fact_ids]
+        turns, found = world.conversation.turns, list[list[tuple[int, str]]]()
+        for fact in (world.facts[fact_id] for fact_id in gold.fact_ids):
+            day = format_day(fact.happened_at) if fact.happened_at else None
+            memory = self.memories.get((fact.text, day))
+            said = [self.turns.get(escape_prompt_markers(turns[turn_id].line)) for turn_id in fact.evidence]
+            lines = said if memory is None else [memory]  # a fact is shown by its memory, or by all its turns
+            found.append([line for line in lines if line] if all(lines) else [])
         if not found or question.answer is None:
             return None
         parts = str(question.answer).split(", ")
@@ -189,33 +204,6 @@ class _VisibleLines:
         # What stands after a semicolon is LoCoMo's reason for an inferred answer; its scorer leaves it out.
         answer = parts[0].partition(";")[0] if len(parts) == 1 else str(question.answer)
         return answer, tuple(line for lines in found for _, line in lines)
-
-    def _supporting_lines(self, world: World, fact: Fact) -> list[tuple[int, str]]:
-        """List the lines that say a fact, each after its place; none if it is not shown whole."""
-        memory = self.memories.get((fact.text, (format_day(fact.happened_at) if fact.happened_at else None)))
-        if memory is not None:
-            return [memory]
-        turns = world.conversation.turns
-        told = [self.turns.get(escape_prompt_markers(turns[turn_id].line)) for turn_id in fact.evidence]
-        found = [line for line in told if line is not None]
-        return found if len(found) == len(told) else []
-
-
-def _memory_calls(operation: GoldOperation, ids: Mapping[str, str]) -> Iterator[_Call]:
-    """Write an operation on single memories; without the memory that it needs, it does what is left.
-
-    A call names its memory last: after the text, the model can tell which memory it was.
-    """
-    old = ids.get(operation.old_text)
-    when = {"happened_at": operation.time_expression} if operation.time_expression else {}
-    if operation.action is Action.DELETE:
-        if old:
-            reason = f"{operation.reason}: {operation.old_text}"
-            yield _call("delete_memory", reason=reason, memory_id=old)
-    elif operation.action is Action.UPDATE and old:
-        yield _call("manage_memory", action="update", text=operation.text_without_time, **when, memory_id=old)
-    elif operation.text not in ids:
-        yield _call("manage_memory", action="create", text=operation.text_without_time, **when)
 
 
 def _call(name: str, **arguments: str) -> _Call:

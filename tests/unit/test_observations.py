@@ -22,6 +22,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.sft.sft_commands import collect_trajectories
 from memory_program.sft.trajectories import read_trajectories
+from memory_program.worlds import as_locomo_json
 from tests.competent_model import chat_format
 from tests.evaluation_samples import write_conversations
 from tests.locomo_samples import sample, turn, write
@@ -51,6 +52,17 @@ def test_notes_are_read_with_the_turns_that_they_are_from(tmp_path):
         Observation("Ben", "Ben asked where Ana hiked.", ("D1:2", "D1:1")),
     )
     assert two.observations == ()
+
+
+def test_notes_and_images_are_written_back(tmp_path):
+    image = {"img_url": ["http://a.b/c.jpg"], "blip_caption": "a trail", "query": "trail in fog"}
+    document = sample(observation=NOTES)
+    document["conversation"]["session_2"] = [turn("Ben", "D2:1", "Look!", **image)]
+    read = read_dataset(write(tmp_path / "n.json", [document])).conversations
+    again = read_dataset(write(tmp_path / "again.json", as_locomo_json(read))).conversations
+    assert again == read
+    assert [s.observations for s in again[0].sessions] == [s.observations for s in read[0].sessions]
+    assert again[0].sessions[1].turns[0].image_query == "trail in fog"
 
 
 def test_notes_are_no_part_of_a_session(tmp_path):

@@ -8,6 +8,7 @@ from dspy.lm15 import Message, Request, Response, TextPart, Usage
 from locomo.types import Session
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.space import MemorySpace
+from memory_program.optimization.optimizers import append_rule
 from memory_program.optimization.prompt_text import (
     apply_prompts,
     fingerprint_prompts,
@@ -15,7 +16,7 @@ from memory_program.optimization.prompt_text import (
     read_prompts,
 )
 from tests.conversations import session
-from tests.scripted_lm import fields
+from tests.scripted_lm import ScriptedLM, fields
 
 SESSION: Session = session(1, "Mara: I adopted a dog.", "Tom: I sold the boat.")
 CALLS = {
@@ -105,3 +106,28 @@ def test_the_diff_shows_what_changed_and_counts_demos() -> None:
     assert "\n+Be brief.\n" in diff
     assert "-Answer" not in diff
     assert diff.splitlines()[-1] == "# reader.answer: 0 demos before, 1 after"
+
+
+def test_the_model_that_writes_rules_for_simba_sees_the_calls_of_both_attempts() -> None:
+    program = MemoryProgram()
+    with dspy.context(lm=dspy.LM("test/m", engine=Recording(), cache=False), trace=[]):
+        program.remember(MemorySpace("talk"), SESSION)
+        trace = dspy.settings.trace
+    tried = {
+        "example": dspy.Example(case_id="a", gold="Pip").with_inputs("case_id"),
+        "prediction": dspy.Prediction(answers=["Pip"]),
+        "trace": trace,
+        "output_metadata": {},
+    }
+    advice = fields(discussion="-", module_advice=json.dumps({"writer.semantic": "Name the dog."}))
+    with ScriptedLM([advice]) as lm:
+        append_rule(
+            [{**tried, "score": 1.0}, {**tried, "score": 0.0}],
+            program,
+            predictor2name={id(predictor): name for name, predictor in program.named_predictors()},
+            batch_10p_score=0.0,
+            batch_90p_score=1.0,
+            prompt_model=lm,
+        )
+    assert lm.requests[0].text.count('"text": "A dog."') == 2 * len(trace)
+    assert read_prompts(program)["writer.semantic"].instructions.endswith("Name the dog.")

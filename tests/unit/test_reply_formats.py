@@ -13,6 +13,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.json_adapter import JsonReplyAdapter
+from memory_program.agents.native_tools import NativeToolsAdapter
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.agents.signatures import (
@@ -244,6 +245,17 @@ def test_an_example_is_rendered_as_compact_json():
     assert messages[2]["content"] == (
         '{"tool_calls":[{"name":"edit_core","args":{"action":"append","text":"é"}}]}'
     )
+
+
+@pytest.mark.parametrize("calls", [[], [{"name": "edit_core", "args": {"action": "append", "text": "é"}}]])
+def test_native_calls_of_an_example_are_rendered_as_an_optimiser_traced_them(calls):
+    inputs, signature = dict.fromkeys(WriteAll.input_fields, "x"), WriteAll.delete("tool_calls")
+    traced, saved = (
+        NativeToolsAdapter([]).format(signature, [dspy.Example(**inputs, tool_calls=form)], inputs)
+        for form in (dspy.ToolCalls.from_dict_list(calls), {"tool_calls": calls})
+    )
+    assert traced == saved
+    assert len(traced[2].get("tool_calls", ())) == len(calls)
 
 
 # -- what an endpoint takes ----------------------------------------------------------------------

@@ -194,16 +194,38 @@ def test_a_predicted_duplicate_is_created_if_the_other_is_gone() -> None:
     assert not any(conflicts)
 
 
-def test_a_rewritten_profile_keeps_other_sessions_changes() -> None:
+@pytest.mark.parametrize("action", ["rewrite", "Rewrite"])
+def test_a_rewritten_profile_keeps_other_sessions_changes(action: str) -> None:
     def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
         line = f"Oslo {number}"
         if number < 3:
             return [("edit_core", {"action": "append", "text": line})]
-        return [("edit_core", {"action": "rewrite", "text": f"{core}\n{line}"})]
+        return [("edit_core", {"action": action, "text": f"{core}\n{line}"})]
 
     space, _, conflicts = played(play, "core")
     assert space.bank.core.splitlines() == ["Oslo 1", "Oslo 2", "Oslo 3", "Oslo 4"]
     assert conflicts[:2] == [False, False]
+
+
+@pytest.mark.parametrize("said", ["none", "new", None, []])
+def test_a_new_memory_with_the_id_none_is_no_conflict(said: object) -> None:
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        name, args = create(f"Part {number} of it.")
+        return [(name, args | {"memory_id": said})]
+
+    space, _, conflicts = played(play)
+    assert texts(space) == [f"Part {number} of it." for number in range(1, 5)]
+    assert not any(conflicts)
+
+
+def test_an_id_in_a_list_of_one_is_followed_through_earlier_sessions() -> None:
+    def play(number: int, shown: dict[str, str], core: str) -> list[Call]:
+        calls = keep_updating(number, shown, core)
+        return [(name, {key: [value] for key, value in args.items()}) for name, args in calls]
+
+    space, player, conflicts = played(play)
+    assert texts(space) == ["Mara plans part 4 of the trip to Oslo."]
+    assert (len(player.batches), any(conflicts)) == (2, False)
 
 
 def test_a_failed_call_is_asked_again_and_counted_if_it_fails_twice() -> None:
