@@ -98,8 +98,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype, *, exact: bo
 
 def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
     folder, gguf = _find_model_files(source)
-    base = adapter_base(str(folder))
-    if base is not None:
+    if (base := _adapter_base(folder, gguf)) is not None:
         with _name_adapter(source):
             model = _load_named(base, device, dtype)
         return _add_adapter(folder, model)
@@ -153,7 +152,7 @@ def read_network_shape(source: str) -> NetworkShape:
         ModelError: the model cannot be found, or its configuration cannot be read.
     """
     folder, gguf = _find_model_files(source)
-    if (base := adapter_base(str(folder))) is not None:
+    if (base := _adapter_base(folder, gguf)) is not None:
         with _name_adapter(source):
             return read_network_shape(base)
     with _wrap_load_errors(source, "the configuration"), silence_transformers(), torch.device("meta"):
@@ -199,10 +198,15 @@ def stacked_adapters(source: str) -> tuple[list[str], str]:
     """
     adapters: list[str] = []
     source = _find_exact_source(source)
-    while (base := adapter_base(folder := str(_find_model_files(source)[0]))) is not None:
-        adapters.append(folder)
+    while (base := _adapter_base(*(found := _find_model_files(source)))) is not None:
+        adapters.append(str(found[0]))
         source = base
     return adapters, source
+
+
+def _adapter_base(folder: Path, gguf: str | None) -> str | None:
+    """Return the base of the adapter in a model's folder; a GGUF file may lie beside one."""
+    return None if gguf else adapter_base(str(folder))
 
 
 def _find_exact_source(source: str) -> str:
@@ -294,10 +298,13 @@ def _resolve_hub_model(source: str) -> Path:
     try:
         folder = Path(find(local_files_only=True))
         index, files = folder / "model.safetensors.index.json", {"config.json", "model.safetensors"}
-        if index.is_file():
+        is_adapter = (folder / "adapter_config.json").is_file()
+        if is_adapter:
+            files = {"adapter_model.safetensors"}
+        elif index.is_file():
             shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
             files = {"config.json", *shards}
-        has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+        has_tokenizer = is_adapter or any((folder / name).is_file() for name in _TOKENIZER_FILES)
         if has_tokenizer and all((folder / name).is_file() for name in files):
             return folder  # else the download was interrupted
     except LocalEntryNotFoundError:
