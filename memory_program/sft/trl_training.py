@@ -306,6 +306,8 @@ class _Recording(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._tokens = state.num_input_tokens_seen
+        if state.best_global_step:  # the folder may have been moved since the trainer wrote its state
+            state.best_model_checkpoint = f"{args.output_dir}/checkpoint-{state.best_global_step}"
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
