@@ -109,7 +109,8 @@ class VllmServer:
         handle, path = tempfile.mkstemp(prefix="vllm-", suffix=".log")
         self._log = Path(path)
         served = [*_model_arguments(name, source), "--host", "127.0.0.1", "--port", str(port)]
-        own = {_EXECUTABLE, _ARGUMENTS}  # vLLM warns of variables of its own that it does not know
+        # vLLM warns of variables that it does not know, and would ask for the key of another server
+        own = {_EXECUTABLE, _ARGUMENTS, "VLLM_API_KEY"}
         command = [sys.executable, "-m", __name__, executable, "serve", *served, *_COMPACT_JSON, *arguments]
         inherited = {variable: value for variable, value in os.environ.items() if variable not in own}
         self._process = subprocess.Popen(
