@@ -98,7 +98,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype, *, exact: bo
 
 def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
     folder, gguf = _find_model_files(source)
-    if (base := _adapter_base(folder, gguf)) is not None:
+    if (base := adapter_base(str(folder))) is not None:
         with _name_adapter(source):
             model = _load_named(base, device, dtype)
         from peft import PeftModel  # slow, and needed by adapters only
@@ -164,7 +164,7 @@ def read_network_shape(source: str) -> NetworkShape:
         ModelError: the model cannot be found, or its configuration cannot be read.
     """
     folder, gguf = _find_model_files(source)
-    if (base := _adapter_base(folder, gguf)) is not None:
+    if (base := adapter_base(str(folder))) is not None:
         with _name_adapter(source):
             return read_network_shape(base)
     with _wrap_load_errors(source, "the configuration"), silence_transformers(), torch.device("meta"):
@@ -197,15 +197,10 @@ def stacked_adapters(source: str) -> tuple[list[str], str]:
     """
     adapters: list[str] = []
     source = _find_exact_source(source)
-    while (base := _adapter_base(*(found := _find_model_files(source)))) is not None:
-        adapters.append(str(found[0]))
+    while (base := adapter_base(folder := str(_find_model_files(source)[0]))) is not None:
+        adapters.append(folder)
         source = base
     return adapters, source
-
-
-def _adapter_base(folder: Path, gguf: str | None) -> str | None:
-    """Return the base of the adapter in a model's folder; a GGUF file may lie beside one."""
-    return None if gguf else adapter_base(str(folder))
 
 
 def _find_exact_source(source: str) -> str:
@@ -255,8 +250,8 @@ def _find_model_files(source: str) -> tuple[Path, str | None]:
     """Return the folder of a model, and the name of its GGUF file; download what is missing.
 
     Raises:
-        ModelError: the model can be neither found nor downloaded, or the package that reads a GGUF file is
-            missing.
+        ModelError: the model can be neither found nor downloaded, the package that reads a GGUF file is
+            missing, or an adapter lies beside it.
     """
     path = Path(source).expanduser()
     if path.suffix == ".gguf":
@@ -264,6 +259,11 @@ def _find_model_files(source: str) -> tuple[Path, str | None]:
             raise ModelError(f"{source!r} is not a file on this disk: give the path of a GGUF file")
         if find_spec("gguf") is None:
             raise ModelError(f"{source!r}: a GGUF file is read with the package gguf: pip install gguf")
+        if adapter_base(str(path.parent)) is not None:
+            raise ModelError(
+                f"{source!r} lies beside an adapter_config.json, whose adapter transformers would load in "
+                "its place: move the file to a folder of its own"
+            )
         return path.parent, path.name
     if path.is_dir():
         return path, None
