@@ -378,10 +378,22 @@ class Batcher:
                 raise ModelError("the logits are not numbers: the training that changed the weights diverged")
             reply.tokens.append(sampled.tokens[index])
             reply.logprobs.append(sampled.logprobs[index])
+            tokens, request = reply.tokens, sequence.request
             try:
-                reply.ending = self._find_ending(sequence.request, reply.tokens)
-            except ModelError as error:  # of its grammar: the others go on
+                has_json = request.grammar is not None and request.grammar.append(tokens[-1])
+            except ModelError as error:  # the others go on
                 sequence.fail(error)
+                continue
+            if tokens[-1] in self._stop_ids:
+                reply.ending = Ending.STOP_TOKEN
+            elif has_json:
+                reply.ending = Ending.GRAMMAR
+            elif request.stop_strings is not None and request.stop_strings.end_reply(tokens):
+                reply.ending = Ending.STOP_STRING
+            elif not len(tokens) % _REPETITION_CHECK_TOKENS and find_repetition(tokens[-CHECKED_TOKENS:]):
+                reply.ending = Ending.REPETITION
+            elif len(tokens) >= request.max_new_tokens:
+                reply.ending = Ending.LIMIT
         for slot in reversed(range(first, len(self._running))):
             sequence = self._running[slot]
             reply, future = sequence.reply, sequence.future
@@ -392,18 +404,6 @@ class Batcher:
                 self._decoder.remove_sequence(slot)
                 if not future.done() and future.set_running_or_notify_cancel():
                     future.set_result(reply)
-
-    def _find_ending(self, request: GenerationRequest, tokens: list[int]) -> Ending | None:
-        """Return why a sequence ends with its last token; None if it goes on."""
-        if request.grammar is not None and request.grammar.append(tokens[-1]):
-            return Ending.STOP_TOKEN if tokens[-1] in self._stop_ids else Ending.GRAMMAR
-        if tokens[-1] in self._stop_ids:
-            return Ending.STOP_TOKEN
-        if request.stop_strings is not None and request.stop_strings.end_reply(tokens):
-            return Ending.STOP_STRING
-        if not len(tokens) % _REPETITION_CHECK_TOKENS and find_repetition(tokens[-CHECKED_TOKENS:]):
-            return Ending.REPETITION
-        return Ending.LIMIT if len(tokens) >= request.max_new_tokens else None
 
     def _configure_thread(self) -> None:
         """Set how this thread computes, and leave other threads as they are."""

@@ -233,7 +233,15 @@ class LocalEngine:
         limit = min(config.max_tokens or room, room)
         stops = StopStrings(config.stop, tokenizer) if config.stop else None
         generation = GenerationRequest(prompt, limit, sampling, seed, stop_strings=stops)
-        continuation = self._generate(generation, config)
+        if self.sampler is not None:
+            continuation = self.sampler.generate(generation, config)
+        else:
+            grammar = self._grammars.begin_reply(config.response_format) if config.response_format else None
+            try:
+                continuation = self._batcher.generate(replace(generation, grammar=grammar))
+            except Exception as error:
+                message = f"the embedded model failed: {type(error).__name__}: {error}"
+                raise lm15.ProviderError(message, provider="local") from error
         tokens = continuation.tokens
         shown = tokens[:-1] if continuation.ending is Ending.STOP_TOKEN else tokens
         text = cast(str, tokenizer.decode(shown, clean_up_tokenization_spaces=False))
@@ -255,17 +263,6 @@ class LocalEngine:
             ),
             provider_data={"is_repetitive": True} if continuation.ending is Ending.REPETITION else None,
         )
-
-    def _generate(self, request: GenerationRequest, config: lm15.Config) -> Continuation:
-        if self.sampler is not None:
-            return self.sampler.generate(request, config)
-        if config.response_format:
-            request = replace(request, grammar=self._grammars.begin_reply(config.response_format))
-        try:
-            return self._batcher.generate(request)
-        except Exception as error:
-            message = f"the embedded model failed: {type(error).__name__}: {error}"
-            raise lm15.ProviderError(message, provider="local") from error
 
     def prompt_tokens(self, request: lm15.Request) -> list[int]:
         """Return the tokens of a request's prompt, as the model reads them.

@@ -98,20 +98,26 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype, *, exact: bo
 
 def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedModel:
     folder, gguf = _find_model_files(source)
-    base = adapter_base(str(folder))
-    if base is not None:
+    if (base := adapter_base(str(folder))) is not None:
         with _name_adapter(source):
             model = _load_named(base, device, dtype)
-        return _add_adapter(folder, model)
+        from peft import PeftModel  # slow, and needed by adapters only
+
+        from memory_program.inference.frozen_adapters import freeze_adapter
+
+        with _wrap_load_errors(str(folder), "the adapter"), silence_transformers(), warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=FutureWarning)  # PEFT uses old names of transformers
+            warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
+            adapted = PeftModel.from_pretrained(model.network, folder)
+            is_exact = model.network.dtype.itemsize >= torch.float32.itemsize
+            merged = adapted.merge_and_unload() if is_exact else freeze_adapter(adapted)
+            network = cast(PreTrainedModel, merged)
+        network.requires_grad_(True)  # PEFT froze the weights of the base, which may be trained now
+        return replace(model, network=network.eval())
     has_tokenizer = gguf or any((folder / name).is_file() for name in _TOKENIZER_FILES)
     if not has_tokenizer:  # transformers would invent one
         raise ModelError(f"{source!r} has no tokenizer: one of {', '.join(_TOKENIZER_FILES)} belongs in it")
-    network = _load_network(source, folder, gguf, dtype).eval()
-    if hasattr(network.config, ROUNDED):  # of these files only, and not of weights that are saved from it
-        delattr(network.config, ROUNDED)
-    # adapters name it as their base; transformers names the folder, which may be one of this machine's cache
-    network.name_or_path = network.config.name_or_path = source
-    network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
+    network, kv_shape = _load_network(source, folder, gguf, device, dtype)
     with _wrap_load_errors(source, "the tokenizer"), silence_transformers():
         tokenizer = AutoTokenizer.from_pretrained(folder, gguf_file=gguf, local_files_only=True)
     if tokenizer.chat_template is None:
@@ -125,11 +131,16 @@ def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMo
             f"{source!r}: the tokenizer has {len(tokenizer)} tokens and the weights {vocabulary}: "
             "they belong to two models; save them together"
         )
-    configured = network.generation_config.eos_token_id
     with _wrap_load_errors(source, "the chat template"):
-        written = _find_reply_end(tokenizer)
+        chat = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "the reply"}]
+        written = cast(str, tokenizer.apply_chat_template(chat, tokenize=False))
+        after = tokenizer(written.rpartition("the reply")[2], add_special_tokens=False)["input_ids"]
+    configured = network.generation_config.eos_token_id
     others = configured if isinstance(configured, list) else [configured]
-    candidates = [written, tokenizer.eos_token_id, *others]
+    # The tokenizer's end of a text differs from what the template writes after a reply in base models, and
+    # where a reader of GGUF files guessed it.
+    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
+    candidates = [*(token for token in after[:1] if token in special), tokenizer.eos_token_id, *others]
     stops = [token for token in candidates if isinstance(token, int)]
     if not stops:
         raise ModelError(
@@ -140,7 +151,7 @@ def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMo
         raise ModelError(
             f"{source!r} does not say how long a text may be (max_position_embeddings); {_SERVE_IT}"
         )
-    return LoadedModel(network, tokenizer, frozenset(stops), stops[0], context, _kv_shape(source, network))
+    return LoadedModel(network, tokenizer, frozenset(stops), stops[0], context, kv_shape)
 
 
 def read_network_shape(source: str) -> NetworkShape:
@@ -173,19 +184,6 @@ def read_network_shape(source: str) -> NetworkShape:
             head_width=getattr(text, "head_dim", None) or text.hidden_size // heads,
             linear_layers=tuple((layer.in_features, layer.out_features) for layer in linear),
         )
-
-
-def _find_reply_end(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """Return the special token that the chat template writes after a reply; None if it writes another text.
-
-    The tokenizer's end of a text differs from it in base models, and where a reader of GGUF files guessed it.
-    """
-    reply = "the reply"
-    messages = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": reply}]
-    written = cast(str, tokenizer.apply_chat_template(messages, tokenize=False))
-    after = tokenizer(written.rpartition(reply)[2], add_special_tokens=False)["input_ids"]
-    special = {token for token, added in tokenizer.added_tokens_decoder.items() if added.special}
-    return after[0] if after and after[0] in special else None
 
 
 def stacked_adapters(source: str) -> tuple[list[str], str]:
@@ -232,21 +230,6 @@ def _find_exact_source(source: str) -> str:
     return source
 
 
-def _add_adapter(folder: Path, base: LoadedModel) -> LoadedModel:
-    from peft import PeftModel  # slow, and needed by adapters only
-
-    from memory_program.inference.frozen_adapters import freeze_adapter
-
-    with _wrap_load_errors(str(folder), "the adapter"), silence_transformers(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", category=FutureWarning)  # PEFT uses old names of transformers
-        warnings.filterwarnings("error", message="Found missing adapter keys")  # of another base
-        adapted = PeftModel.from_pretrained(base.network, folder)
-        is_exact = base.network.dtype.itemsize >= torch.float32.itemsize
-        network = cast(PreTrainedModel, adapted.merge_and_unload()) if is_exact else freeze_adapter(adapted)
-    network.requires_grad_(True)  # PEFT froze the weights of the base, which may be trained now
-    return replace(base, network=network.eval())
-
-
 @contextmanager
 def _name_adapter(source: str) -> Generator[None]:
     """Name the adapter in an error of its base, which nobody named on the command line.
@@ -267,24 +250,23 @@ def _find_model_files(source: str) -> tuple[Path, str | None]:
     """Return the folder of a model, and the name of its GGUF file; download what is missing.
 
     Raises:
-        ModelError: the model cannot be found, or the package that reads a GGUF file is missing.
+        ModelError: the model can be neither found nor downloaded, the package that reads a GGUF file is
+            missing, or an adapter lies beside it.
     """
     path = Path(source).expanduser()
-    if path.suffix != ".gguf":
-        return (path if path.is_dir() else _resolve_hub_model(source)), None
-    if not path.is_file():
-        raise ModelError(f"{source!r} is not a file on this disk: give the path of a GGUF file")
-    if find_spec("gguf") is None:
-        raise ModelError(f"{source!r}: a GGUF file is read with the package gguf: pip install gguf")
-    return path.parent, path.name
-
-
-def _resolve_hub_model(source: str) -> Path:
-    """Return the folder of a hub model on this disk; download what is missing.
-
-    Raises:
-        ModelError: the source is no hub id, or the model can be neither found nor downloaded.
-    """
+    if path.suffix == ".gguf":
+        if not path.is_file():
+            raise ModelError(f"{source!r} is not a file on this disk: give the path of a GGUF file")
+        if find_spec("gguf") is None:
+            raise ModelError(f"{source!r}: a GGUF file is read with the package gguf: pip install gguf")
+        if adapter_base(str(path.parent)) is not None:
+            raise ModelError(
+                f"{source!r} lies beside an adapter_config.json, whose adapter transformers would load in "
+                "its place: move the file to a folder of its own"
+            )
+        return path.parent, path.name
+    if path.is_dir():
+        return path, None
     if source.startswith((".", "/", "~")) or source.count("/") != 1:
         raise ModelError(
             f"{source!r} is not a folder, not a GGUF file, and not the id of a model on the hub, as "
@@ -294,17 +276,20 @@ def _resolve_hub_model(source: str) -> Path:
     try:
         folder = Path(find(local_files_only=True))
         index, files = folder / "model.safetensors.index.json", {"config.json", "model.safetensors"}
-        if index.is_file():
+        is_adapter = (folder / "adapter_config.json").is_file()
+        if is_adapter:
+            files = {"adapter_model.safetensors"}
+        elif index.is_file():
             shards = json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()
             files = {"config.json", *shards}
-        has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+        has_tokenizer = is_adapter or any((folder / name).is_file() for name in _TOKENIZER_FILES)
         if has_tokenizer and all((folder / name).is_file() for name in files):
-            return folder  # else the download was interrupted
+            return folder, None  # else the download was interrupted
     except LocalEntryNotFoundError:
         pass
     with silence_transformers():
         try:
-            return Path(find())
+            return Path(find()), None
         except (OSError, ValueError, HfHubHTTPError) as error:
             raise ModelError(
                 f"{source!r} is not a folder here, and cannot be fetched from the Hugging Face hub: "
@@ -313,7 +298,14 @@ def _resolve_hub_model(source: str) -> Path:
             ) from error
 
 
-def _load_network(source: str, folder: Path, gguf: str | None, dtype: torch.dtype) -> PreTrainedModel:
+def _load_network(
+    source: str, folder: Path, gguf: str | None, device: DeviceName, dtype: torch.dtype
+) -> tuple[PreTrainedModel, tuple[int, int, int]]:
+    """Load a network, and run one token through it for the layers, heads and width of its keys and values.
+
+    Raises:
+        ModelError: it cannot be read, keeps something else, or does not use the attention registered here.
+    """
     with _wrap_load_errors(source, "the weights"), silence_transformers():
         loaded = AutoModelForCausalLM.from_pretrained(
             folder,
@@ -344,7 +336,34 @@ def _load_network(source: str, folder: Path, gguf: str | None, dtype: torch.dtyp
         raise ModelError(
             f"{source!r}: some weights are not finite numbers: the training that wrote them diverged"
         )
-    return network
+    if hasattr(network.config, ROUNDED):  # of these files only, and not of weights that are saved from it
+        delattr(network.config, ROUNDED)
+    # adapters name it as their base; transformers names the folder, which may be one of this machine's cache
+    network.name_or_path = network.config.name_or_path = source
+    network.eval()
+    network.to(device)  # pyright: ignore[reportArgumentType]  # a decorator hides its signature
+    layers: list[int] = []
+    shapes: set[torch.Size] = set()
+
+    def probe(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+        layers.append(layer)
+        shapes.update((key.shape, value.shape))
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
+
+    kinds = [type(layer).__name__ for layer in DynamicCache(config=network.config).layers]
+    problem = f"keeps more than keys and values for the whole context ({', '.join(sorted(set(kinds)))})"
+    if set(kinds) == {"DynamicLayer"}:
+        token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
+        # an attention of another form
+        with torch.no_grad(), suppress(AttributeError, RuntimeError, TypeError, ValueError):
+            network(input_ids=token, use_cache=False, attention_pass=probe)
+        if layers == list(range(len(kinds))) and len(shapes) == 1:
+            _, heads, _, width = shapes.pop()
+            return network, (len(layers), heads, width)
+        problem = "attends in a way of its own"
+    raise ModelError(
+        f"{source!r} ({type(network).__name__}) {problem}, and cannot be batched here: {_SERVE_IT}"
+    )
 
 
 @contextmanager
@@ -379,33 +398,3 @@ def silence_transformers() -> Generator[None]:
         transformers_logging.set_verbosity(level)
         if had_bars:
             transformers_logging.enable_progress_bar()
-
-
-@torch.no_grad()
-def _kv_shape(source: str, network: PreTrainedModel) -> tuple[int, int, int]:
-    """Run one token through the network, and return the layers, heads and width of its keys and values.
-
-    Raises:
-        ModelError: the network keeps something else, or does not use the attention registered here.
-    """
-    kinds = [type(layer).__name__ for layer in DynamicCache(config=network.config).layers]
-    problem = f"keeps more than keys and values for the whole context ({', '.join(sorted(set(kinds)))})"
-    layers: list[int] = []
-    shapes: set[torch.Size] = set()
-
-    def probe(layer: int, query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
-        layers.append(layer)
-        shapes.update((key.shape, value.shape))
-        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1])
-
-    if set(kinds) == {"DynamicLayer"}:
-        token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
-        with suppress(AttributeError, RuntimeError, TypeError, ValueError):  # an attention of another form
-            network(input_ids=token, use_cache=False, attention_pass=probe)
-        if layers == list(range(len(kinds))) and len(shapes) == 1:
-            _, heads, _, width = shapes.pop()
-            return len(layers), heads, width
-        problem = "attends in a way of its own"
-    raise ModelError(
-        f"{source!r} ({type(network).__name__}) {problem}, and cannot be batched here: {_SERVE_IT}"
-    )

@@ -89,9 +89,19 @@ def sample_next(
             continue
         if sampling.top_k is not None or sampling.top_p < 1:
             tolerance = float(tolerances[row])
-            lowest_kept, highest_dropped = _filter_bounds(scores[row], sampling, tolerance)
-            scores[row].masked_fill_(scores[row] < lowest_kept - tolerance, -torch.inf)
-            floors[row] = highest_dropped + tolerance
+            ordered = scores[row].sort(descending=True).values
+            kept = ordered[: sampling.top_k]
+            most = fewest = len(kept)  # of the tokens that the filters keep
+            if sampling.top_p < 1:
+                probabilities = (kept / sampling.temperature).softmax(dim=-1)
+                before = probabilities.cumsum(dim=-1) - probabilities
+                # the most that rounding moves a cumulative probability
+                slack = tolerance / (4 * sampling.temperature)
+                most = max(1, int((before < sampling.top_p + slack).sum()))
+                fewest = max(1, int((before < sampling.top_p - slack).sum()))
+            scores[row].masked_fill_(scores[row] < float(ordered[most - 1]) - tolerance, -torch.inf)
+            if fewest < len(ordered):
+                floors[row] = float(ordered[fewest]) + tolerance  # above the highest that they may drop
         scores[row] += sampling.temperature * gumbel
     tokens = scores.argmax(dim=-1)
     best = scores.gather(-1, tokens[:, None])[:, 0]
@@ -100,19 +110,3 @@ def sample_next(
     is_invariant = (best - second_best >= tolerances) & (chosen >= floors)
     logprobs = chosen - logits_B_V.logsumexp(dim=-1)
     return SampledTokens(tokens.tolist(), logprobs.tolist(), is_invariant.tolist())
-
-
-def _filter_bounds(logits: Tensor, sampling: SamplingParams, tolerance: float) -> tuple[float, float]:
-    """Return the lowest logit that the filters may keep, and the highest that they may drop."""
-    ordered = logits.sort(descending=True).values
-    kept = ordered[: sampling.top_k]
-    most = fewest = len(kept)
-    if sampling.top_p < 1:
-        probabilities = (kept / sampling.temperature).softmax(dim=-1)
-        before = probabilities.cumsum(dim=-1) - probabilities
-        # the most that rounding moves a cumulative probability
-        slack = tolerance / (4 * sampling.temperature)
-        most = max(1, int((before < sampling.top_p + slack).sum()))
-        fewest = max(1, int((before < sampling.top_p - slack).sum()))
-    highest_dropped = float(ordered[fewest]) if fewest < len(ordered) else -torch.inf
-    return float(ordered[most - 1]), highest_dropped

@@ -97,7 +97,20 @@ class VllmServer:
         Raises:
             ModelError: see ``serve_model``.
         """
-        executable = _find_executable(name)
+        named, beside = os.environ.get(_EXECUTABLE, "").strip(), Path(sys.executable).with_name("vllm")
+        executable = shutil.which(named or "vllm")
+        if executable is None and not named and beside.is_file():
+            executable = str(beside)
+        if executable is None:
+            what = (
+                f"{_EXECUTABLE}={named!r} is no program"
+                if named
+                else "there is no program 'vllm' on the PATH"
+            )
+            raise ModelError(
+                f"{name!r} needs vLLM, and {what}: pip install 'memory-program[gpu]', or set {_EXECUTABLE} "
+                "to the vllm of another environment"
+            )
         try:
             further = shlex.split(os.environ.get(_ARGUMENTS, ""))
         except ValueError as error:
@@ -109,7 +122,8 @@ class VllmServer:
         handle, path = tempfile.mkstemp(prefix="vllm-", suffix=".log")
         self._log = Path(path)
         served = [*_model_arguments(name, source), "--host", "127.0.0.1", "--port", str(port)]
-        own = {_EXECUTABLE, _ARGUMENTS}  # vLLM warns of variables of its own that it does not know
+        # vLLM warns of variables that it does not know, and would ask for the key of another server
+        own = {_EXECUTABLE, _ARGUMENTS, "VLLM_API_KEY"}
         command = [sys.executable, "-m", __name__, executable, "serve", *served, *_COMPACT_JSON, *arguments]
         inherited = {variable: value for variable, value in os.environ.items() if variable not in own}
         self._process = subprocess.Popen(
@@ -186,21 +200,6 @@ def _model_arguments(name: str, source: str) -> list[str]:
             module,
         ]
     return [str(folder) if folder.is_dir() else source, "--served-model-name", name]
-
-
-def _find_executable(name: str) -> str:
-    named = os.environ.get(_EXECUTABLE, "").strip()
-    found = shutil.which(named or "vllm")
-    beside = Path(sys.executable).with_name("vllm")
-    if found is None and not named and beside.is_file():
-        found = str(beside)
-    if found is None:
-        what = f"{_EXECUTABLE}={named!r} is no program" if named else "there is no program 'vllm' on the PATH"
-        raise ModelError(
-            f"{name!r} needs vLLM, and {what}: pip install 'memory-program[gpu]', or set {_EXECUTABLE} to "
-            "the vllm of another environment"
-        )
-    return found
 
 
 def _last_line(log: Path) -> str:

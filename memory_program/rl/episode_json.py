@@ -1,6 +1,7 @@
 """Episodes as self-contained JSON objects, which other trainers store and send to the reward server."""
 
 import json
+from datetime import datetime
 
 from locomo.types import ANSWERABLE_CATEGORIES, Category, Conversation, Question, Session
 from memory_program.bank.bank import MemoryBank
@@ -28,6 +29,7 @@ def episode_to_json(episode: Episode) -> Json:
                 "answer": question.answer,
                 "category": int(question.f1_category),
                 "evidence": list(question.evidence),
+                **({} if question.asked_at is None else {"asked_at": question.asked_at.isoformat()}),
             }
             for question in episode.questions
         ],
@@ -77,5 +79,6 @@ def question_from_json(conversation_id: str, asked: Json) -> Question:
     category = Category(asked["category"])
     if category in ANSWERABLE_CATEGORIES and answer in (None, ""):
         raise ValueError(f"question={text!r} of category {category.value} has no answer")
-    evidence = tuple(str(turn_id) for turn_id in asked["evidence"])
-    return Question(conversation_id, int(asked["index"]), text, category, answer, evidence)
+    evidence, date = tuple(map(str, asked["evidence"])), asked.get("asked_at")
+    asked_at = None if date is None else datetime.fromisoformat(date)
+    return Question(conversation_id, int(asked["index"]), text, category, answer, evidence, asked_at=asked_at)

@@ -1,7 +1,7 @@
 """The outputs of a training besides its weights: program, card, results.json, curves, MLflow."""
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from memory_program.agents.program import MemoryProgram
@@ -137,24 +137,20 @@ class TrainingPublisher(RunTracker):
         systems: dict[str, Json] = results["systems"]
         best = max(systems, key=lambda name: systems[name]["locomo_f1"]["all"]["value"] or 0.0)
         trained = list(systems)[-1]  # all that was trained, after the base and its parts
+        metrics = system_metrics(systems[trained])
+        for name, system in systems.items():
+            scores = {score: system[score] for score in ("abstention", "overall_with_abstention")}
+            for score, found in {**scores, "locomo_f1": system["locomo_f1"]["all"]}.items():
+                if found["value"] is not None:
+                    metrics[f"test/{name.replace(' ', '_')}/{score}"] = found["value"]
+        for name, comparison in results["comparisons"].items():
+            for end in ("difference", "low", "high", "p_value"):
+                if comparison is not None and comparison[end] is not None:
+                    metrics[f"test/{name.replace(' ', '_')}/{end}"] = comparison[end]
         run = replace(
             self._described,
-            metrics=system_metrics(systems[trained]) | dict(_test_metrics(results)),
+            metrics=metrics,
             tags={**self._described.tags, "best_system": best},
             artifacts=files,
         )
         self.finish(digest, run, curves=points, program=program)
-
-
-def _test_metrics(results: Json) -> Iterator[tuple[str, float]]:
-    for name, system in results["systems"].items():
-        name = name.replace(" ", "_")
-        for score in ("abstention", "overall_with_abstention"):
-            if system[score]["value"] is not None:
-                yield f"test/{name}/{score}", system[score]["value"]
-        if system["locomo_f1"]["all"]["value"] is not None:
-            yield f"test/{name}/locomo_f1", system["locomo_f1"]["all"]["value"]
-    for name, comparison in results["comparisons"].items():
-        for end in ("difference", "low", "high", "p_value"):
-            if comparison is not None and comparison[end] is not None:
-                yield f"test/{name.replace(' ', '_')}/{end}", comparison[end]

@@ -113,7 +113,11 @@ def load_training_splits(
 
     def reduce(conversations: Sequence[Conversation]) -> tuple[Conversation, ...]:
         shortened = _shorten(conversations, part)
-        return tuple(map(_drop_unanswerable, shortened)) if answerable_only else shortened
+        if not answerable_only:
+            return shortened
+        return tuple(
+            replace(c, questions=tuple(q for q in c.questions if q.is_answerable)) for c in shortened
+        )
 
     dataset = load_dataset(source, seed)
     if source.dataset == DatasetName.SAMPLE:
@@ -269,10 +273,6 @@ def _shorten(conversations: Sequence[Conversation], part: TrainingPart) -> tuple
     if part.sessions is None:
         return tuple(conversations)
     return tuple(truncate_conversation(conversation, part.sessions) for conversation in conversations)
-
-
-def _drop_unanswerable(conversation: Conversation) -> Conversation:
-    return replace(conversation, questions=tuple(q for q in conversation.questions if q.is_answerable))
 
 
 def count_examples(conversations: Sequence[Conversation]) -> int:

@@ -67,7 +67,16 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
             max_tokens=config.trainer.max_completion_tokens,
             threads=config.grpo.concurrency,
         )
-    url = _start_sampler(config) if config.samples_on_vllm else None
+    url = config.sampler_url
+    if config.samples_on_vllm and url is None:
+        # An adapter that the training starts from is a part of each that it publishes: see save_adapter.
+        adapters, source = stacked_adapters(model_source(config.model))
+        rank = config.trainer.optimizer.lora_r + sum(map(adapter_rank, adapters))
+        # processed: at the sampling temperature, as the trainer computes them
+        arguments = [*lora_arguments(rank), "--logprobs-mode", "processed_logprobs"]
+        if default_device() == "cuda":
+            arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
+        url = serve_model(f"vllm:{source}", source, arguments, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
     lm = language_model(
         config.model,
         temperature=0.0,
@@ -82,20 +91,6 @@ def load_trainable_model(config: TrainConfig, folder: Path) -> dspy.LM:
         engine, key = require_local_engine(lm), os.environ.get(_SAMPLER_KEY, "").strip()
         engine.sampler = VllmSampler(url, folder / "adapters", engine.model.stop_ids, key)
     return lm
-
-
-def _start_sampler(config: TrainConfig) -> str:
-    """Return the address of the vLLM server that samples; start one unless it is named."""
-    if config.sampler_url is not None:
-        return config.sampler_url
-    # An adapter that the training starts from is a part of each that it publishes: see save_adapter.
-    adapters, source = stacked_adapters(model_source(config.model))
-    rank = config.trainer.optimizer.lora_r + sum(map(adapter_rank, adapters))
-    # processed: at the sampling temperature, as the trainer computes them
-    arguments = [*lora_arguments(rank), "--logprobs-mode", "processed_logprobs"]
-    if default_device() == "cuda":
-        arguments += ["--gpu-memory-utilization", str(_VLLM_GPU_SHARE)]
-    return serve_model(f"vllm:{source}", source, arguments, {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True"})
 
 
 def complete_training(

@@ -48,7 +48,8 @@ def write_llamafactory(lines: Sequence[SessionLine], folder: Path) -> list[Path]
         said = [message for message in call["messages"] if message["role"] != "system"]
         turns = [{"from": _SPEAKERS[message["role"]], "value": message["content"]} for message in said]
         turns.append({"from": "gpt", "value": call["reply"]})
-        rows.append({"conversations": turns, "system": _message_text(call, "system")})
+        system = "\n\n".join(one["content"] for one in call["messages"] if one["role"] == "system")
+        rows.append({"conversations": turns, "system": system})
     if not rows:
         raise RecordError("no exchange of these trajectories is valid: there is nothing to learn from")
     columns = {"messages": "conversations", "system": "system"}
@@ -141,7 +142,3 @@ def find_verl_model(folder: Path) -> Path:
         f"{str(folder)!r} holds no checkpoint of verl: name its global_step_N/actor, or a merged model with "
         "config.json and *.safetensors"
     )
-
-
-def _message_text(call: dict[str, Any], role: str) -> str:  # Any: JSON
-    return "\n\n".join(message["content"] for message in call["messages"] if message["role"] == role)

@@ -135,5 +135,7 @@ def _add_tokenizer(writer: gguf.GGUFWriter, tokenizer: PreTrainedTokenizerBase, 
     ):
         if isinstance(token, int):
             add(token)
-    assert isinstance(tokenizer.chat_template, str), "load_model asks for one"
-    writer.add_chat_template(tokenizer.chat_template)
+    templates: Any = tokenizer.chat_template  # Any: one, or several by name, as for tools
+    if isinstance(templates, dict):
+        templates = [{"name": name, "template": text} for name, text in templates.items()]
+    writer.add_chat_template(templates)

@@ -82,27 +82,29 @@ class QuestionSynthesizer:
             RecordError: a file holds the sessions of another conversation, or another model's questions.
         """
         folder.mkdir(parents=True, exist_ok=True)
-        return run_parallel([partial(self._conversation, c, folder) for c in conversations], threads)
+        model = model_fingerprint(self.lm.model)
 
-    def _conversation(self, conversation: Conversation, folder: Path) -> SynthesisResult:
-        path = session_file(folder, conversation.conversation_id)
-        done = read_lines(path, ("session", "questions", "rejected")) if path.exists() else []
-        recorded, model = [line["session"] for line in done], model_fingerprint(self.lm.model)
-        check_resumable(path, done, recorded, conversation.sessions, model)
-        failure = None
-        for session in conversation.sessions[len(done) :]:
-            try:
-                line = self._session(session, [kept["question"] for one in done for kept in one["questions"]])
-            except CallFailedError as error:
-                failure = str(error)
-                break
-            append_line(path, line)
-            done.append(line)
-        rejected = Counter(one["reason"] for line in done for one in line["rejected"])
-        drafts = [kept for line in done for kept in line["questions"]]
-        name = conversation.conversation_id
-        questions = tuple(_question(name, n, draft) for n, draft in enumerate(drafts))
-        return SynthesisResult(replace(conversation, questions=questions), len(done), rejected, failure)
+        def write(conversation: Conversation) -> SynthesisResult:
+            name, failure = conversation.conversation_id, None
+            path = session_file(folder, name)
+            done = read_lines(path, ("session", "questions", "rejected")) if path.exists() else []
+            recorded = [line["session"] for line in done]
+            check_resumable(path, done, recorded, conversation.sessions, model)
+            for session in conversation.sessions[len(done) :]:
+                asked = [kept["question"] for one in done for kept in one["questions"]]
+                try:
+                    line = self._session(session, asked)
+                except CallFailedError as error:
+                    failure = str(error)
+                    break
+                append_line(path, line)
+                done.append(line)
+            rejected = Counter(one["reason"] for line in done for one in line["rejected"])
+            drafts = [kept for line in done for kept in line["questions"]]
+            questions = tuple(_question(name, n, draft) for n, draft in enumerate(drafts))
+            return SynthesisResult(replace(conversation, questions=questions), len(done), rejected, failure)
+
+        return run_parallel([partial(write, conversation) for conversation in conversations], threads)
 
     def _session(self, session: Session, asked: Sequence[str]) -> SessionLine:
         """Ask for questions about a session, and check each; raises ``CallFailedError``."""

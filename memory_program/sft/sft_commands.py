@@ -176,8 +176,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
     say = _make_printer(console if is_main else Console(quiet=True))
     config = complete_training(config, "sft", say)
     lines, folder = read_trajectories(config.trajectories), config.output_dir
-    program = _load_taught_program(config)
-    lessons = _make_lessons(config, program, lines, say)
+    program, lessons = _make_lessons(config, lines, say)
     taught = sorted({*conversation_keys(lines), *read_sft_conversations(config.model)})
     data = {"name": config.trajectories.name, "sha256": content_hash(lessons.train, lessons.val)}
     tracked = TrackedRun(
@@ -199,7 +198,11 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
                 tracker.log_points(CurvePoints.from_entry(entry))
 
         def report(entry: LogEntry) -> None:
-            say(_describe_entry(entry))
+            told = f"loss {entry['loss']:.4f}"
+            if entry["kind"] == "validation":
+                say(f"validation after {entry['step']} steps: {told}")
+            else:
+                say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
             tracker.log_points(CurvePoints.from_entry(entry))
 
         lm = language_model(
@@ -222,15 +225,19 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
     process.destroy_process_group()
 
 
-def _load_taught_program(config: FineTuneConfig) -> MemoryProgram:
-    """Return the program whose parts are taught: the given one, or that of the trajectories.
+def _make_lessons(
+    config: FineTuneConfig, lines: Sequence[SessionLine], say: Callable[[str], None]
+) -> tuple[MemoryProgram, SftSplit]:
+    """Return the program whose parts are taught, the given one or that of the trajectories, and its examples.
 
     Raises:
-        ConfigError: it cannot be used, or the expert's replies have another format than asked for.
+        ConfigError: the program cannot be used, the expert's replies have another format than asked for, or
+            the prompts of the trajectories are not those that inference sends.
     """
     program = make_system(SystemName.MEMORY.value, config.system)
     assert isinstance(program, MemoryProgram)
-    prompts, flag = config.program or config.trajectories / PROGRAM_FILE, config.system.replies.reply_format
+    folder, flag, missed = config.trajectories, config.system.replies.reply_format, 0
+    prompts = config.program or folder / PROGRAM_FILE
     if prompts.is_file():  # trajectories of earlier versions lack it
         load_program(program, prompts)
     recorded = program.writer.replies.format
@@ -241,24 +248,21 @@ def _load_taught_program(config: FineTuneConfig) -> MemoryProgram:
         )
     if config.target != "writer" and flag is not None:
         program.reader.replies = replace(program.reader.replies, format=flag)
-    return program
-
-
-def _make_lessons(
-    config: FineTuneConfig, program: MemoryProgram, lines: Sequence[SessionLine], say: Callable[[str], None]
-) -> SftSplit:
-    """Make the examples of the parts to teach, and say how many questions are left out.
-
-    Raises:
-        ConfigError: the prompts of the trajectories are not those that inference sends.
-    """
-    missed = 0
-    if (
-        config.program is None
-        and config.target != "reader"
-        and (config.trajectories / PROGRAM_FILE).is_file()
-    ):
-        _check_prompts(config.trajectories, lines, program)
+    if config.program is None and config.target != "reader" and prompts.is_file():
+        # of a session with one call for each agent: other prompts depend on the replies
+        agents = len(program.writer.agents)
+        whole = [
+            line
+            for line in lines
+            if len(line["calls"]) == agents and all(c["is_valid"] for c in line["calls"])
+        ]
+        found, current = sft_examples(whole[:1]), writer_examples(program, whole[:1])
+        if [e["messages"][0] for e in found] != [e["messages"][0] for e in current]:
+            raise ConfigError(
+                f"the prompts in {str(folder)!r} have other instructions, tools or another reply format "
+                "than this command: record them again with --mode trajectories, or train under the current "
+                f"prompts with --program {prompts}"
+            )
 
     def make_examples(lines: Sequence[SessionLine]) -> list[SftExample]:
         nonlocal missed
@@ -274,33 +278,7 @@ def _make_lessons(
     lessons = split_by_conversation(lines, config.held_out, config.optimizer.seed, make_examples)
     if missed:
         say(f"{missed:,} questions are left out: retrieval does not find what answers them")
-    return lessons
-
-
-def _check_prompts(folder: Path, lines: Sequence[SessionLine], program: MemoryProgram) -> None:
-    """Refuse recorded prompts that the program no longer sends; a model would learn another task.
-
-    Only the prompts of a session with one call for each agent are compared: others depend on the replies.
-    """
-    for line in lines:
-        if len(line["calls"]) == len(program.writer.agents) and all(
-            call["is_valid"] for call in line["calls"]
-        ):
-            recorded, current = sft_examples([line]), writer_examples(program, [line])
-            if [e["messages"][0] for e in recorded] != [e["messages"][0] for e in current]:
-                raise ConfigError(
-                    f"the prompts in {str(folder)!r} have other instructions, tools or another reply format "
-                    "than this command: record them again with --mode trajectories, or train under the "
-                    f"current prompts with --program {folder / PROGRAM_FILE}"
-                )
-            return
-
-
-def _describe_entry(entry: LogEntry) -> str:
-    told = f"loss {entry['loss']:.4f}"
-    if entry["kind"] == "validation":
-        return f"validation after {entry['step']} steps: {told}"
-    return f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s"
+    return program, lessons
 
 
 def _save_model(

@@ -23,7 +23,6 @@ from datasets import Dataset
 from huggingface_hub import constants
 from peft import PeftModel
 from transformers import (
-    PreTrainedModel,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -38,7 +37,7 @@ from memory_program.core.checkpoints import LogEntry, RunState, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
-from memory_program.inference.engine import LocalEngine, default_device
+from memory_program.inference.engine import default_device
 from memory_program.inference.loading import load_model, silence_transformers
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import model_fingerprint
@@ -98,8 +97,18 @@ def fine_tune(
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
     last, run = _last_checkpoint(folder / _CHECKPOINTS), None
     if process.is_main_process:
-        settings = {"epochs": epochs, "batch": batch, **lasting_settings(training)}
-        run = RunState(folder, {**_resume_settings(lm, lessons, training), **settings})
+        template = lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None
+        settings = {  # that must not change between runs
+            "model": model_fingerprint(lm.model),
+            "data": content_hash(lessons.train)[:16],
+            "chat_template_kwargs": template,
+            "schedule": "cosine",
+            "learning_rate": training.learning_rate,  # a part of the schedule
+            "epochs": epochs,
+            "batch": batch,
+            **lasting_settings(training),
+        }
+        run = RunState(folder, settings)
         on_start()
         run.cut_log(_step_of(last) if last else -1)
     train, val = (
@@ -112,8 +121,8 @@ def fine_tune(
             (folder / _CHECKPOINTS).resolve(),
             training,
             epochs=epochs,
-            rows=_rows_per_pass(train, batch // process.num_processes, filled_in(training.batch_tokens)),
             share=batch // process.num_processes,
+            longest=max(len(sample.prompt) + len(sample.completion) for sample in train),
             is_new=last is None,
             is_cpu=network.device.type == "cpu",
         )
@@ -131,42 +140,12 @@ def fine_tune(
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         network.config, network.generation_config = configs
-    return _make_writer(trainer, engine, network)
-
-
-def _resume_settings(lm: dspy.LM, lessons: SftSplit, training: OptimizerSettings) -> LogEntry:
-    """Collect what must not change between runs, besides the lasting settings."""
-    return {
-        "model": model_fingerprint(lm.model),
-        "data": content_hash(lessons.train)[:16],
-        "chat_template_kwargs": lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None,
-        "schedule": "cosine",
-        "learning_rate": training.learning_rate,  # a part of the schedule
-    }
-
-
-def _rows_per_pass(samples: Sequence[Sample], share: int, batch_tokens: int) -> int:
-    """Return how many examples fit into a pass, a divisor of the examples of a process in a step."""
-    longest = max(len(sample.prompt) + len(sample.completion) for sample in samples)
-    most = max(1, batch_tokens // longest)
-    return max(size for size in range(1, share + 1) if share % size == 0 and size <= most)
-
-
-def _make_writer(
-    trainer: "_Trainer", engine: LocalEngine, network: PreTrainedModel
-) -> Callable[[Path], None]:
-    """Return a function that writes the best weights; those of the start if no epoch was better."""
     adapted = trainer.model if isinstance(trainer.model, PeftModel) else None
-    if not trainer.state.best_global_step:
+    if not trainer.state.best_global_step:  # no epoch was better than the start
         device = engine.settings.device or default_device()
         network, adapted = load_model(engine.settings.source, device, network.dtype).network, None
-    return partial(
-        write_model,
-        network=network,
-        tokenizer=engine.model.tokenizer,
-        source=engine.settings.source,
-        adapted=adapted,
-    )
+    tokenizer, source = engine.model.tokenizer, engine.settings.source
+    return partial(write_model, network=network, tokenizer=tokenizer, source=source, adapted=adapted)
 
 
 def _make_arguments(
@@ -174,11 +153,14 @@ def _make_arguments(
     training: OptimizerSettings,
     *,
     epochs: int,
-    rows: int,
     share: int,
+    longest: int,
     is_new: bool,
     is_cpu: bool,
 ) -> SFTConfig:
+    """Make TRL's settings, for ``share`` examples of a step, each of at most ``longest`` tokens."""
+    most = max(1, filled_in(training.batch_tokens) // longest)  # examples in one pass
+    rows = max(size for size in range(1, share + 1) if share % size == 0 and size <= most)
     return SFTConfig(
         str(folder),
         num_train_epochs=epochs,
@@ -306,6 +288,8 @@ class _Recording(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object
     ) -> None:
         self._tokens = state.num_input_tokens_seen
+        if state.best_global_step:  # the folder may have been moved since the trainer wrote its state
+            state.best_model_checkpoint = f"{args.output_dir}/checkpoint-{state.best_global_step}"
 
     def on_step_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: object

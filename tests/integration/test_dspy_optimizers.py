@@ -15,7 +15,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.agents.reader import QAReader
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import ReinforceSettings
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.inference.engine import LocalEngine
 from memory_program.rl.backends.local_backend import LocalProvider, example_sample, require_local_engine
 from memory_program.rl.rollouts import chat_messages
@@ -197,4 +197,9 @@ def test_a_fine_tuning_without_a_right_answer_says_so(student: Student, tmp_path
     with pytest.raises(ModelError, match="0 examples in format 'chat' cannot be trained on"):
         raise job.result()
     assert job.status() == "failed"
+    example = {"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ana"}]}
+    for wrong in ({"epochs": 0}, {"batch_size": 0}, {"batch_size": -1}):
+        job = lm.finetune([example], "chat", {"output_dir": tmp_path / "tuned", **wrong})
+        with pytest.raises(ConfigError, match="must each be at least 1"):
+            raise job.result()
     require_local_engine(lm).close()

@@ -351,6 +351,14 @@ def test_files_missing_after_an_interrupted_download_are_downloaded(
     assert "model.safetensors" not in again
 
 
+def test_an_adapter_is_downloaded_from_the_hub_once(adapter: Path, tmp_path: Path) -> None:
+    with hub_of(adapter) as hub:
+        answer = ask_here(hub.address, tmp_path / "cache")
+        asked = len(hub.asked)
+        assert ask_here(hub.address, tmp_path / "cache") == answer
+        assert [path for path in hub.asked[asked:] if "owner/tiny" in path] == []
+
+
 def test_without_a_network_a_hub_model_is_refused_with_both_remedies(tmp_path: Path) -> None:
     with pytest.raises(ModelError) as refused:
         ask_here("http://127.0.0.1:9", tmp_path)

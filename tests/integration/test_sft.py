@@ -1,5 +1,6 @@
 """Supervised fine-tuning: its tokens, its choice of weights, its end, its resumption, and two processes."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -171,6 +172,16 @@ def test_a_training_that_is_killed_continues_from_its_last_whole_checkpoint(half
     assert losses(tmp_path / "killed") == found
     with pytest.raises(ConfigError, match=r"holds a training with learning_rate=0\.001"):
         teach(half_taught, tmp_path / "killed", learning_rate=1e-4)
+
+
+def test_a_training_whose_folder_was_moved_ends_with_its_best_weights(half_taught, tmp_path):
+    teach(half_taught, tmp_path / "here")
+    checkpoints = tmp_path / "here" / "checkpoints"
+    state = checkpoints / "checkpoint-4" / "trainer_state.json"
+    best = {"best_global_step": 3, "best_model_checkpoint": str(checkpoints / "checkpoint-3")}
+    state.write_text(json.dumps(json.loads(state.read_text()) | best))
+    moved = (tmp_path / "here").rename(tmp_path / "there")
+    assert same_weights(teach(half_taught, moved), moved / "checkpoints" / "checkpoint-3")
 
 
 def test_the_start_is_the_result_where_no_epoch_was_better(half_taught, tmp_path):

@@ -158,6 +158,13 @@ def test_arguments_that_cannot_be_read_are_refused_before_a_start(vllm, monkeypa
     assert not vllm.started
 
 
+def test_a_key_of_another_vllm_server_does_not_lock_the_own_one(vllm, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "of-another-server")
+    check_model(language_model("vllm:m"))
+    environment = Path(f"/proc/{vllm.started[0][0]}/environ").read_bytes().split(b"\0")
+    assert b"VLLM_API_KEY" not in {variable.partition(b"=")[0] for variable in environment}
+
+
 def test_a_model_of_a_server_answers_costs_nothing_and_is_known_by_its_weights(vllm, tmp_path):
     first = write_model(tmp_path / "model", b"first").replace("local:", "vllm:")
     one, other = (language_model(first, temperature=temperature) for temperature in (0.0, 1.0))

@@ -1,14 +1,18 @@
 """Models written as GGUF files: read back, they have the same prompts and the same replies."""
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from dspy import lm15
 
 from memory_program.configs.sft_config import ExportConfig
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, read_sft_conversations
 from memory_program.inference.engine import LocalEngine, LocalSettings
+from memory_program.inference.loading import load_model, read_network_shape, stacked_adapters
 from memory_program.models.model_names import model_program
 from memory_program.sft.sft_commands import export_to_format
 from tests.tiny_model import save_tiny_model
@@ -37,6 +41,28 @@ def test_a_model_that_is_exported_as_gguf_gives_the_same_greedy_replies(tmp_path
     model = save_tiny_model(tmp_path / "model", architecture, **settings)
     export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path / "export"))
     assert reply(tmp_path / "export/gguf/model.gguf") == reply(model)
+
+
+def test_a_gguf_file_beside_an_adapter_is_not_taken_for_it(tmp_path):
+    base = save_tiny_model(tmp_path / "base")
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"GGUF")
+    (tmp_path / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base)}))
+    for read in (
+        stacked_adapters,
+        read_network_shape,
+        lambda source: load_model(source, "cpu", torch.float32),
+    ):
+        with pytest.raises(ModelError, match=r"model.gguf' lies beside an adapter_config.json"):
+            read(str(file))
+
+
+def test_a_model_with_several_chat_templates_is_exported_with_its_default_one(tmp_path):
+    model = save_tiny_model(tmp_path / "model")
+    (model / "additional_chat_templates").mkdir()
+    shutil.copy(model / "chat_template.jinja", model / "additional_chat_templates" / "tool_use.jinja")
+    export_to_format(ExportConfig(format="gguf", model=model, output_dir=tmp_path))
+    assert reply(tmp_path / "gguf" / "model.gguf") == reply(model)
 
 
 @pytest.mark.parametrize("kind", ["gguf", "hf"])

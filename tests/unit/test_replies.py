@@ -1,6 +1,8 @@
 """A reply that was sampled elsewhere has the reward that a rollout with it has; episodes survive as JSON."""
 
 import json
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
@@ -14,6 +16,7 @@ from memory_program.serving.reply_rewards import AGENTS, ReplyRewarder
 from tests.training_samples import REPLIES, reader_by_rules, reply, said, talk
 
 CONVERSATION = talk("talk")
+ASKED = {"index": 0, "question": "Where?", "answer": "Oslo", "category": 4, "evidence": []}
 
 
 def episode(*remembered: str) -> Episode:
@@ -84,6 +87,15 @@ def test_an_episode_survives_as_json():
     assert again.episode_id == before.episode_id
 
 
+def test_an_episode_keeps_the_day_on_which_a_question_is_asked():
+    first, *others = CONVERSATION.questions
+    questions = (replace(first, asked_at=datetime(2023, 5, 30, 23, 40, tzinfo=UTC)), *others)
+    document = episode_to_json(replace(episode(), questions=questions))
+    again = episode_from_json(json.loads(json.dumps(document)))
+    assert again.questions == questions
+    assert again.questions[0].dated_text.endswith("(Today is 30 May 2023.)")
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -93,6 +105,7 @@ def test_an_episode_survives_as_json():
         ({"questions": []}, "it has no questions"),
         ({"questions": [{"index": 0}]}, "'question' is missing"),
         ({"conversation_id": 7}, "conversation_id=7 is not a name"),
+        ({"questions": [{**ASKED, "asked_at": "today"}]}, "Invalid isoformat string: 'today'"),
     ],
 )
 def test_what_is_no_episode_is_refused(change, complaint):

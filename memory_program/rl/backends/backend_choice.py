@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from memory_program.configs.arbor_config import ArborTrainConfig
@@ -48,21 +49,17 @@ def choose_backend(arguments: Sequence[str] | None = None) -> BackendChoice:
     if peek_flag("sampler-url", arguments) or peek_setting("sampler_url", arguments):
         return BackendChoice(TrainConfig, "--sampler-url belongs to it")
     server = read_arbor_config(ARBOR_YAML) if ARBOR_YAML.is_file() else _NO_FILE
-    if _answers(server):
+    answers = False
+    with suppress(OSError):
+        # nothing is imported while nothing listens
+        socket.create_connection((server.host, server.port), _PROBE_TIMEOUT_S).close()
+        from memory_program.rl.backends.arbor.arbor_server import is_healthy  # httpx is slow, for --help
+
+        answers = is_healthy(server)
+    if answers:
         return BackendChoice(ArborTrainConfig, f"its server answers at {server.url}")
     gpus = count_visible_gpus()
     if gpus >= _MIN_GPUS:
         return BackendChoice(ArborTrainConfig, f"{gpus} GPUs are visible")
     seen = ("no GPU is", "one GPU is")[gpus]
     return BackendChoice(TrainConfig, f"no Arbor server answers at {server.url}, and {seen} visible")
-
-
-def _answers(server: ArborConfig) -> bool:
-    """Tell if an Arbor server answers; nothing is imported while nothing listens."""
-    try:
-        socket.create_connection((server.host, server.port), _PROBE_TIMEOUT_S).close()
-    except OSError:
-        return False
-    from memory_program.rl.backends.arbor.arbor_server import is_healthy  # httpx is slow, for --help
-
-    return is_healthy(server)

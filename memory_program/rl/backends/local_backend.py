@@ -19,7 +19,7 @@ from dspy.clients.utils_finetune import TrainDataFormat, TrainingStatus
 
 from locomo.atomic_files import atomic_write_folder
 from memory_program.configs.trainer_groups import ReinforceSettings
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.inference.engine import LocalEngine
@@ -194,6 +194,8 @@ class LocalProvider(Provider):
         given = dict(train_kwargs or {})
         epochs, size = int(given.pop("epochs", 1)), int(given.pop("batch_size", 8))
         output = Path(given.pop("output_dir", "runs/finetune"))
+        if epochs < 1 or size < 1:
+            raise ConfigError(f"epochs={epochs} and batch_size={size} must each be at least 1")
         settings = ReinforceSettings(**given)
         if train_data_format != TrainDataFormat.CHAT or not train_data:
             raise ModelError(

@@ -100,7 +100,7 @@ class VllmSampler:
         return self._context
 
     def generate(self, request: GenerationRequest, config: lm15.Config) -> Continuation:
-        """Continue a prompt; see ``AdapterSampler``.
+        """Continue a prompt; see ``AdapterSampler``. A reply ends where the engine of this process ends it.
 
         A failure of the connection or the server is tried again, as calls of API models are.
 
@@ -130,21 +130,7 @@ class VllmSampler:
             schema = config.response_format.get("schema", {"type": "object"})
             named = {"name": "reply", "schema": schema, "strict": True}
             body["response_format"] = {"type": "json_schema", "json_schema": named}
-        return self._read(self._retrying(self._complete, body))
-
-    def _complete(self, body: dict[str, Any]) -> httpx.Response:  # Any: JSON
-        try:
-            reply = self._client.post(f"{self._url}/completions", json=body)
-        except httpx.TimeoutException as error:
-            raise lm15.TimeoutError(f"no reply in time from {self._url}: {error}") from error
-        except httpx.RequestError as error:
-            raise lm15.TransportError(f"the connection to {self._url} failed: {error}") from error
-        if not reply.is_success:
-            raise provider_error(reply.status_code, read_error(reply.text), url=str(reply.url))
-        return reply
-
-    def _read(self, reply: httpx.Response) -> Continuation:
-        """Convert a reply; it ends where the engine of this process would have ended it."""
+        reply = self._retrying(self._complete, body)
         try:
             whole = reply.json()
             choice = whole["choices"][0]
@@ -171,6 +157,17 @@ class VllmSampler:
                 tokens, logprobs, ending = tokens[:end], logprobs[:end], Ending.REPETITION
                 break
         return Continuation(tokens, logprobs, ending, cached)
+
+    def _complete(self, body: dict[str, Any]) -> httpx.Response:  # Any: JSON
+        try:
+            reply = self._client.post(f"{self._url}/completions", json=body)
+        except httpx.TimeoutException as error:
+            raise lm15.TimeoutError(f"no reply in time from {self._url}: {error}") from error
+        except httpx.RequestError as error:
+            raise lm15.TransportError(f"the connection to {self._url} failed: {error}") from error
+        if not reply.is_success:
+            raise provider_error(reply.status_code, read_error(reply.text), url=str(reply.url))
+        return reply
 
     def publish(self, name: str, save: Callable[[Path], None]) -> None:
         """Sample from another adapter from now on; the one before is withdrawn, and its folder removed.

@@ -202,8 +202,13 @@ class LocalTrainer:
         with_kl = bool(self.settings.beta) or (is_measured and self._adapted is not None)
         with_entropy = is_measured or objective.entropy_weight > 0
         with self._updating() as elapsed_s:
+            initial = self._network if self._reference is None else self._reference
             for batch in batches if with_kl else ():
-                batch.reference_logprobs = self._reference_logprobs(batch.packed)
+                without_adapter = nullcontext() if self._adapted is None else self._adapted.disable_adapter()
+                with torch.no_grad(), without_adapter:
+                    batch.reference_logprobs, _ = self._score(
+                        initial, batch.packed, temperature, with_entropy=False
+                    )
             for _ in range(self.settings.iterations):
                 sums = _PassSums()
                 for batch in batches:
@@ -271,14 +276,6 @@ class LocalTrainer:
     def _pack(self, samples: Sequence[Sample]) -> list[_Batch]:
         sequences = pack_samples(samples, filled_in(self.settings.optimizer.batch_tokens))
         return [_Batch(packed.to(self._network.device), samples) for packed in sequences]
-
-    @torch.no_grad()
-    def _reference_logprobs(self, packed: PackedSequence) -> Tensor:
-        """Compute the completion tokens' log-probabilities under the initial model."""
-        network = self._network if self._reference is None else self._reference
-        without_adapter = nullcontext() if self._adapted is None else self._adapted.disable_adapter()
-        with without_adapter:
-            return self._score(network, packed, self.settings.temperature, with_entropy=False)[0]
 
     def _score(
         self, network: PreTrainedModel, packed: PackedSequence, temperature: float, *, with_entropy: bool
@@ -380,16 +377,19 @@ class LocalTrainer:
     @contextmanager
     def _updating(self) -> Generator[Callable[[], float]]:
         """Hold the engine for an update; yields a function that returns the elapsed seconds."""
-        with self.engine.updating() as network, _tensor_float32(network.device):
-            started = time.monotonic()
-            if network.device.type == "cuda":
-                torch.cuda.reset_peak_memory_stats()
+        with self.engine.updating() as network:
+            started, precision = time.monotonic(), torch.get_float32_matmul_precision()
             network.train()
             if self.settings.optimizer.gradient_checkpointing:
                 network.gradient_checkpointing_enable({"use_reentrant": False})
+            if network.device.type == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+                # TF32: several times faster, and accurate enough for training
+                torch.set_float32_matmul_precision("high")
             try:
                 yield lambda: time.monotonic() - started
             finally:
+                torch.set_float32_matmul_precision(precision)
                 self._optimizer.zero_grad()  # also after a step that failed half-way
                 if self.settings.optimizer.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
@@ -463,15 +463,3 @@ class LocalTrainer:
         with self.engine.updating() as network:
             source = self.engine.settings.source
             write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
-
-
-@contextmanager
-def _tensor_float32(device: torch.device) -> Generator[None]:
-    """Let a GPU multiply float32 matrices in TF32: several times faster, and accurate enough for training."""
-    before = torch.get_float32_matmul_precision()
-    if device.type == "cuda":
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -4,13 +4,12 @@ The logits of a whole pass take tokens x vocabulary floats, several times over: 
 vocabulary of 152,000. In chunks only one chunk of them exists at once; the backward pass computes it again.
 """
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from memory_program.rl.trainer.objective import target_logprobs, token_entropies
 from memory_program.rl.trainer.packing import PackedSequence
@@ -25,7 +24,19 @@ class TokenScorer:
     def __init__(self, network: PreTrainedModel, chunk_logits: int = CHUNK_LOGITS) -> None:
         """Find out how the logits follow from the output layer; ``chunk_logits`` are computed at once."""
         self._chunk_logits = chunk_logits
-        self._adjust = _logit_adjustment(network.config.get_text_config())
+        config = network.config.get_text_config()
+        # Cohere and Granite scale their logits, Gemma 2 bounds them
+        scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
+        bound = getattr(config, "final_logit_softcapping", None)
+
+        def adjust(logits: Tensor) -> Tensor:
+            if scale is not None:
+                logits = logits * scale
+            if divisor is not None:
+                logits = logits / divisor
+            return logits if bound is None else torch.tanh(logits / bound) * bound
+
+        self._adjust = adjust
         token = torch.zeros(1, 1, dtype=torch.long, device=network.device)
         with torch.no_grad():
             body: Any = network.base_model(input_ids=token, use_cache=False)  # Any: transformers' outputs
@@ -78,21 +89,6 @@ class TokenScorer:
             for hidden, targets in zip(hidden_N.split(rows), packed.targets_N.split(rows), strict=True)
         ]
         return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
-
-def _logit_adjustment(config: PreTrainedConfig) -> Callable[[Tensor], Tensor]:
-    """Return what a model does to its logits: Cohere and Granite scale them, Gemma 2 bounds them."""
-    scale, divisor = getattr(config, "logit_scale", None), getattr(config, "logits_scaling", None)
-    bound = getattr(config, "final_logit_softcapping", None)
-
-    def adjust(logits: Tensor) -> Tensor:
-        if scale is not None:
-            logits = logits * scale
-        if divisor is not None:
-            logits = logits / divisor
-        return logits if bound is None else torch.tanh(logits / bound) * bound
-
-    return adjust
 
 
 def _head(network: PreTrainedModel) -> torch.nn.Linear:

@@ -24,17 +24,10 @@ def main() -> None:
     cli: Any = importlib.import_module("arbor.cli")  # Any: a package of another environment
     control: Any = importlib.import_module("arbor.server.services.comms.control_server")
     jobs: Any = importlib.import_module("arbor.server.services.jobs.grpo_job")
-    cli.GPUManager = _gpu_manager_class([int(gpu) for gpu in options.gpus.split(",")])
-    control.TrainerControlServer.wait_for_clients.__kwdefaults__["timeout"] = _LOADING_S
-    jobs.ArborGRPOConfig = partial(jobs.ArborGRPOConfig, num_batches_ahead=0)
-    cli.cli(["serve", "--host", options.host, "--port", options.port, "--arbor-config", options.arbor_config])
-
-
-def _gpu_manager_class(gpus: list[int]) -> type:
-    """Make a GPU manager that allocates these GPUs in order; Arbor's own takes the lowest idle ones."""
     module: Any = importlib.import_module("arbor.server.services.managers.gpu_manager")
+    gpus = [int(gpu) for gpu in options.gpus.split(",")]
 
-    class ChosenGPUs(module.GPUManager):
+    class ChosenGPUs(module.GPUManager):  # allocates them in order; Arbor's own takes the lowest idle ones
         def allocate_gpus(self, job_id: str, num_gpus: int) -> list[int]:
             with self._lock:
                 taken = {gpu for of_job in self.gpu_allocations.values() for gpu in of_job}
@@ -47,7 +40,10 @@ def _gpu_manager_class(gpus: list[int]) -> type:
                 self.gpu_allocations[job_id] = free[:num_gpus]
                 return free[:num_gpus]
 
-    return ChosenGPUs
+    cli.GPUManager = ChosenGPUs
+    control.TrainerControlServer.wait_for_clients.__kwdefaults__["timeout"] = _LOADING_S
+    jobs.ArborGRPOConfig = partial(jobs.ArborGRPOConfig, num_batches_ahead=0)
+    cli.cli(["serve", "--host", options.host, "--port", options.port, "--arbor-config", options.arbor_config])
 
 
 if __name__ == "__main__":
