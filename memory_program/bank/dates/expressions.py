@@ -68,6 +68,7 @@ _OTHER_DAY = re.compile(rf"\bafter\b|\b{ORDINAL} {WEEKDAY}\b", re.IGNORECASE)  #
 _IN_BRACKETS = re.compile(r"(?P<said>.+?),? \((?P<same>[^()]+)\)")
 
 
+@lru_cache(maxsize=4096)  # parts of a loop ("the end of the end of ...") are read again and again
 def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
     """Resolve a date phrase that was said on ``anchor`` to its span of days.
 
@@ -127,7 +128,6 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
     return None if is_other_day else span
 
 
-@lru_cache(maxsize=4096)  # it takes milliseconds
 def _full_date(text: str, anchor: date) -> DateSpan | None:
     """Read a day with a month in words and a year, in any order, by dateparser.
 
