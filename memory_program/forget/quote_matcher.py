@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import json
 import re
 import zlib
 from codecs import getincrementaldecoder
@@ -43,7 +44,9 @@ class QuoteMatcher:
         # An id as records write it: quoted, in a path, before the number of a question, or in a list of ids.
         # A bare number does not match, since a conversation may be called "1".
         before, after = r"""(?:(?<=["'/])|["'](?:[\w.-]+,\s?)+)""", r"""(?=["':/\\,])(?!\\*["']\s*:)"""
-        self._name = re.compile(before + re.escape(name) + after)
+        spellings = (name, json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1])
+        escaped = "|".join(re.escape(spelling).replace(r"\\", r"\\+") for spelling in spellings)
+        self._name = re.compile(f"{before}(?:{escaped}){after}")
 
     def matches_text(self, text: str) -> bool:
         """Say whether a text names the conversation or quotes it."""

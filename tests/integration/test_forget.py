@@ -294,6 +294,15 @@ def test_a_conversation_called_1_is_not_matched_by_every_number():
     assert not telling.matches_text("a page with 1 number and a 1")
 
 
+@pytest.mark.parametrize("name", ["对话-1", "café", 'the "first"', "a\\b", "💬 1"])
+def test_the_id_of_a_conversation_is_recognized_under_any_escaping(name: str):
+    telling = QuoteMatcher(name, [], [])
+    line = json.dumps({"question_id": f"{name}:q0"})
+    for written in (line, json.dumps({"attributes": line}), json.dumps({"id": name}, ensure_ascii=False)):
+        assert telling.matches_text(written), written
+    assert not telling.matches_text(json.dumps({"question_id": f"{name}0:q0"}))
+
+
 def test_a_long_escaped_quote_is_found_across_pieces(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("memory_program.forget.quote_matcher._PIECE_BYTES", 30_000)
     told = "Она спрятала золото под липой. " * 160
