@@ -117,7 +117,7 @@ def undo(
     with BankStore.open_existing(_check_no_password(db)) as store:
         space = store.load(namespace)
         if not space.revision:
-            raise _unknown_namespace(namespace)
+            raise _unknown_namespace(namespace, store)
         bank = space.bank
         shorter = bank.at(bank.version_before_last_change()) if count is None else bank.undo(count)
         store.rewind(namespace, shorter.version, loaded=space.revision)
@@ -284,18 +284,22 @@ def _load_bank(db: str, namespace: str, as_of: date | None = None) -> MemoryBank
     with BankStore.open_existing(_check_no_password(db)) as store:
         bank = store.bank(namespace)
         if bank.version == 0 and namespace not in store.namespaces():
-            raise _unknown_namespace(namespace)
+            raise _unknown_namespace(namespace, store)
         return bank
 
 
 def _load_space(db: str, namespace: str) -> MemorySpace:
     with BankStore.open_existing(_check_no_password(db)) as store:
         if namespace not in store.namespaces():
-            raise _unknown_namespace(namespace)
+            raise _unknown_namespace(namespace, store)
         return store.load(namespace)
 
 
-def _unknown_namespace(namespace: str) -> ConfigError:
+def _unknown_namespace(namespace: str, store: BankStore | None = None) -> ConfigError:
+    waiting = _waiting_turns(store).get(namespace) if store is not None else None
+    if waiting:
+        wait = f"{waiting:,} turns wait for memory-program serve to write them"
+        return ConfigError(f"{namespace!r} has no memories yet: {wait}")
     return ConfigError(f"namespace {namespace!r} is not in the database: the list command shows all of them")
 
 
