@@ -16,7 +16,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
 from memory_program.bank.foreign_exports import read_foreign_export, save_foreign_export
 from memory_program.bank.forgetting import forget_namespace
-from memory_program.bank.memory import Memory, Operation, Provenance, Validity
+from memory_program.bank.memory import Memory, Operation, Provenance
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.space import MemorySpace
@@ -88,7 +88,12 @@ def history(
     for operation in space.bank.history(memory):
         _print_operation(operation, space.bank.get)
         for created in operation.created:
-            _print_line(f"  {created.memory_id} {_format_validity(validity[created.memory_id])}")
+            held = validity[created.memory_id]
+            days = f"held from {held.valid_from or 'the start'}"
+            days += f" until {held.valid_to}" if held.valid_to is not None else ""
+            if held.valid_to is not None and held.valid_to <= (held.valid_from or date.min):
+                days = "held on no day"
+            _print_line(f"  {created.memory_id} {days}")
 
 
 def diff(
@@ -305,14 +310,6 @@ def _unknown_namespace(namespace: str, store: BankStore | None = None) -> Config
 
 def _format_memory(memory: Memory) -> str:
     return f"{memory.memory_id}  {memory.kind.value}  {memory.line}  ({', '.join(memory.sources)})"
-
-
-def _format_validity(validity: Validity) -> str:
-    begin, end = validity.valid_from or date.min, validity.valid_to
-    if end is not None and end <= begin:
-        return "held on no day"
-    since = "held from the start" if validity.valid_from is None else f"held from {validity.valid_from}"
-    return since if end is None else f"{since} until {end}"
 
 
 def _print_operation(operation: Operation, get: Callable[[str], Memory]) -> None:

@@ -199,10 +199,6 @@ def _read_zep_edges(document: object) -> ForeignExport:
     )
 
 
-def _read_zep_thread(document: object) -> ForeignExport:
-    return ForeignExport("Zep", talks=_talks([_validate(list[_Message], _items(document, "messages"))]))
-
-
 def _read_letta_passages(document: object) -> ForeignExport:
     passages = _validate(list[_LettaPassage], document)
     drafts = [draft for one in passages for draft in _make_drafts(one.text, f"letta:{one.id}")]
@@ -295,14 +291,18 @@ def _read_chatgpt(document: object) -> ForeignExport:
 
 
 def _read_claude(document: object) -> ForeignExport:
-    talks = list[list[SpokenTurn]]()
-    for talk in _validate(list[_ClaudeTalk], document):
-        turns = list[SpokenTurn]()
-        for one in talk.chat_messages:
-            text = one.text or _join_text(one.content)
-            turns += _say(turns, one.sender, text, one.created_at or talk.created_at)
-        talks.append(turns)
-    return ForeignExport("Claude", talks=[talk for talk in talks if talk])
+    talks = [
+        [
+            _Message(
+                role=one.sender,
+                content=one.text or one.content,
+                created_at=one.created_at or talk.created_at,
+            )
+            for one in talk.chat_messages
+        ]
+        for talk in _validate(list[_ClaudeTalk], document)
+    ]
+    return ForeignExport("Claude", talks=_talks(talks))
 
 
 def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
@@ -368,7 +368,13 @@ _READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
     ({"fact", "uuid"}, "Zep", _read_zep_edges),
     ({"agents", "blocks"}, "Letta", _read_letta_file),
     ({"core_memory", "messages"}, "Letta", _read_letta_file),
-    ({"messages"}, "Zep", _read_zep_thread),
+    (
+        {"messages"},
+        "Zep",
+        lambda thread: ForeignExport(
+            "Zep", talks=_talks([_validate(list[_Message], _items(thread, "messages"))])
+        ),
+    ),
     ({"text", "id"}, "Letta", _read_letta_passages),
 )
 """The keys of a document, or of the first item of a list, that tell its origin."""
