@@ -16,7 +16,7 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
 from memory_program.bank.foreign_exports import read_foreign_export, save_foreign_export
 from memory_program.bank.forgetting import forget_namespace
-from memory_program.bank.memory import Memory, Operation, Provenance, Validity
+from memory_program.bank.memory import Memory, Operation, Provenance
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.record_json import space_from_json, space_to_json
 from memory_program.bank.space import MemorySpace
@@ -88,7 +88,12 @@ def history(
     for operation in space.bank.history(memory):
         _print_operation(operation, space.bank.get)
         for created in operation.created:
-            _print_line(f"  {created.memory_id} {_format_validity(validity[created.memory_id])}")
+            held = validity[created.memory_id]
+            days = f"held from {held.valid_from or 'the start'}"
+            days += f" until {held.valid_to}" if held.valid_to is not None else ""
+            if held.valid_to is not None and held.valid_to <= (held.valid_from or date.min):
+                days = "held on no day"
+            _print_line(f"  {created.memory_id} {days}")
 
 
 def diff(
@@ -117,7 +122,7 @@ def undo(
     with BankStore.open_existing(_check_no_password(db)) as store:
         space = store.load(namespace)
         if not space.revision:
-            raise _unknown_namespace(namespace)
+            raise _unknown_namespace(namespace, store)
         bank = space.bank
         shorter = bank.at(bank.version_before_last_change()) if count is None else bank.undo(count)
         store.rewind(namespace, shorter.version, loaded=space.revision)
@@ -284,31 +289,27 @@ def _load_bank(db: str, namespace: str, as_of: date | None = None) -> MemoryBank
     with BankStore.open_existing(_check_no_password(db)) as store:
         bank = store.bank(namespace)
         if bank.version == 0 and namespace not in store.namespaces():
-            raise _unknown_namespace(namespace)
+            raise _unknown_namespace(namespace, store)
         return bank
 
 
 def _load_space(db: str, namespace: str) -> MemorySpace:
     with BankStore.open_existing(_check_no_password(db)) as store:
         if namespace not in store.namespaces():
-            raise _unknown_namespace(namespace)
+            raise _unknown_namespace(namespace, store)
         return store.load(namespace)
 
 
-def _unknown_namespace(namespace: str) -> ConfigError:
+def _unknown_namespace(namespace: str, store: BankStore | None = None) -> ConfigError:
+    waiting = _waiting_turns(store).get(namespace) if store is not None else None
+    if waiting:
+        wait = f"{waiting:,} turns wait for memory-program serve to write them"
+        return ConfigError(f"{namespace!r} has no memories yet: {wait}")
     return ConfigError(f"namespace {namespace!r} is not in the database: the list command shows all of them")
 
 
 def _format_memory(memory: Memory) -> str:
     return f"{memory.memory_id}  {memory.kind.value}  {memory.line}  ({', '.join(memory.sources)})"
-
-
-def _format_validity(validity: Validity) -> str:
-    begin, end = validity.valid_from or date.min, validity.valid_to
-    if end is not None and end <= begin:
-        return "held on no day"
-    since = "held from the start" if validity.valid_from is None else f"held from {validity.valid_from}"
-    return since if end is None else f"{since} until {end}"
 
 
 def _print_operation(operation: Operation, get: Callable[[str], Memory]) -> None:

@@ -253,7 +253,12 @@ class _ArchiveIndex:
                 for part in range(len(parts))
             ]
             first_turn += len(session.turns)
-            lines = [_passage_stems(turn, parts, part) for _, turn, parts, part in said]
+            lines = [
+                tokenize(f"{turn.speaker}: {parts[part]}")
+                if part < len(parts) - 1  # the last part holds the image and the words it was found by
+                else tokenize(f"{replace(turn, text=parts[part]).line} {turn.image_query or ''}")
+                for _, turn, parts, part in said
+            ]
             date = tokenize(format_day(session.date_time.date()))
             date = [stem for stem in date if len(stem) > 1]  # "room 7" is not about the 7th of a month
             documents = _documents(lines, date)
@@ -324,13 +329,6 @@ def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:
                 document += lines[place + offset] * weight
         documents.append(document)
     return documents
-
-
-def _passage_stems(turn: Turn, parts: Sequence[str], place: int) -> list[str]:
-    """Split one part of a turn into stems; the last part holds the image and the words it was found by."""
-    if place < len(parts) - 1:
-        return tokenize(f"{turn.speaker}: {parts[place]}")
-    return tokenize(f"{replace(turn, text=parts[place]).line} {turn.image_query or ''}")
 
 
 def _with_neighbours(vectors: NDArray[np.float32], session_at: NDArray[np.intp]) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from sqlalchemy import URL, Connection, Engine, String, create_engine, event, in
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
-from memory_program.bank.db_schema import create_schema, has_schema
+from memory_program.bank.db_schema import META, create_schema, has_schema
 from memory_program.core.errors import StoreError
 
 _DRIVERS = {
@@ -205,17 +205,26 @@ def vacuum_sqlite(connection: sqlite3.Connection) -> bool:
 
 
 def check_database_exists(url: str) -> None:
-    """Check that the file of an SQLite URL exists and is not empty; opening it would create one.
+    """Check that the file of an SQLite URL exists and has banks; opening it would create them.
 
     Raises:
-        StoreError: there is no such file, or it is empty, or this is not a database URL.
+        StoreError: there is no such file, or no bank in it, or this is not a database URL.
     """
     parsed = _parse_url(url)
-    is_file = parsed.get_backend_name() == "sqlite" and parsed.database not in (None, "", ":memory:")
-    if is_file and not Path(str(parsed.database)).is_file():
-        raise StoreError(f"no banks are in {parsed.database!r}: give the URL of the database that has them")
-    if is_file and not Path(str(parsed.database)).stat().st_size:
+    if parsed.get_backend_name() != "sqlite" or parsed.database in (None, "", ":memory:"):
+        return
+    file = Path(str(parsed.database))
+    has_banks = file.is_file()
+    if has_banks and not file.stat().st_size:
         raise StoreError(f"{parsed.database!r} is empty: give the URL of the database that has the banks")
+    # a file that cannot be read as a database is left to the error of its opening
+    with (
+        suppress(sqlite3.Error),
+        closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db,
+    ):
+        has_banks = (META.name,) in db.execute("SELECT name FROM sqlite_master").fetchall()
+    if not has_banks:
+        raise StoreError(f"no banks are in {parsed.database!r}: give the URL of the database that has them")
 
 
 def _parse_url(url: str) -> URL:
@@ -223,7 +232,7 @@ def _parse_url(url: str) -> URL:
         parsed = make_url(url)
     except (ArgumentError, ValueError):  # ValueError: a port that is not a number
         parsed = None  # the error is not chained, since it may show a part of the password
-    if parsed is None:
+    if parsed is None or (parsed.get_backend_name() == "sqlite" and parsed.host):  # sqlite://my.sqlite
         shown = "the text given" if "@" in url else repr(url)
         raise StoreError(
             f"{shown} is not a database URL: for a file write sqlite:///path/to/bank.sqlite, "

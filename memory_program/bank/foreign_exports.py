@@ -6,6 +6,7 @@ fields are those that the systems' documentation named in November 2026. Others 
 """
 
 import json
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -16,7 +17,7 @@ from uuid import uuid4
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from locomo.types import Session
-from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.memory import MEMORY_LIMIT_CHARS, Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
 from memory_program.core.errors import StoreError
@@ -174,32 +175,33 @@ class _LettaFile(BaseModel):
     messages: list[_Message] = []
 
 
-def _make_draft(text: str, source: str, day: datetime | None = None) -> Draft:
-    return Draft(text.strip(), MemoryKind.SEMANTIC, day.date() if day is not None else None, (source,))
+def _make_drafts(text: str, source: str, day: datetime | None = None) -> list[Draft]:
+    """Make the memory of a text, or several of a long one; none if it is empty."""
+    happened_at = day.date() if day is not None else None
+    wrapper = textwrap.TextWrapper(
+        MEMORY_LIMIT_CHARS, expand_tabs=False, replace_whitespace=False, break_on_hyphens=False
+    )
+    return [Draft(part, MemoryKind.SEMANTIC, happened_at, (source,)) for part in wrapper.wrap(text.strip())]
 
 
 def _read_mem0(document: object) -> ForeignExport:
     memories = _validate(list[_Mem0Memory], _items(document, "results"))
-    drafts = [_make_draft(one.memory, f"mem0:{one.id}") for one in memories if one.memory.strip()]
+    drafts = [draft for one in memories for draft in _make_drafts(one.memory, f"mem0:{one.id}")]
     return ForeignExport("mem0", drafts)
 
 
 def _read_zep_edges(document: object) -> ForeignExport:
     edges = _validate(list[_ZepEdge], _items(document, "edges"))
     valid = [edge for edge in edges if edge.invalid_at is None and edge.expired_at is None]
-    drafts = [_make_draft(one.fact, f"zep:{one.uuid}", one.valid_at) for one in valid if one.fact.strip()]
+    drafts = [draft for one in valid for draft in _make_drafts(one.fact, f"zep:{one.uuid}", one.valid_at)]
     return ForeignExport(
         "Zep", drafts, left_out={"facts that are not valid any more": len(edges) - len(valid)}
     )
 
 
-def _read_zep_thread(document: object) -> ForeignExport:
-    return ForeignExport("Zep", talks=_talks([_validate(list[_Message], _items(document, "messages"))]))
-
-
 def _read_letta_passages(document: object) -> ForeignExport:
     passages = _validate(list[_LettaPassage], document)
-    drafts = [_make_draft(one.text, f"letta:{one.id}") for one in passages if one.text.strip()]
+    drafts = [draft for one in passages for draft in _make_drafts(one.text, f"letta:{one.id}")]
     return ForeignExport("Letta", drafts)
 
 
@@ -289,14 +291,18 @@ def _read_chatgpt(document: object) -> ForeignExport:
 
 
 def _read_claude(document: object) -> ForeignExport:
-    talks = list[list[SpokenTurn]]()
-    for talk in _validate(list[_ClaudeTalk], document):
-        turns = list[SpokenTurn]()
-        for one in talk.chat_messages:
-            text = one.text or _join_text(one.content)
-            turns += _say(turns, one.sender, text, one.created_at or talk.created_at)
-        talks.append(turns)
-    return ForeignExport("Claude", talks=[talk for talk in talks if talk])
+    talks = [
+        [
+            _Message(
+                role=one.sender,
+                content=one.text or one.content,
+                created_at=one.created_at or talk.created_at,
+            )
+            for one in talk.chat_messages
+        ]
+        for talk in _validate(list[_ClaudeTalk], document)
+    ]
+    return ForeignExport("Claude", talks=_talks(talks))
 
 
 def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
@@ -345,8 +351,8 @@ def _say(
 
 
 def _items(document: object, key: str) -> object:
-    """Return the list of a document that is one page of results, or the list itself."""
-    return cast(dict[str, object], document)[key] if isinstance(document, dict) else document
+    """Return the list of a document: it is one page of results, the list itself, or one item of it."""
+    return cast(dict[str, object], document).get(key, [document]) if isinstance(document, dict) else document
 
 
 def _validate(kind: type[_T], content: object) -> _T:
@@ -362,7 +368,13 @@ _READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
     ({"fact", "uuid"}, "Zep", _read_zep_edges),
     ({"agents", "blocks"}, "Letta", _read_letta_file),
     ({"core_memory", "messages"}, "Letta", _read_letta_file),
-    ({"messages"}, "Zep", _read_zep_thread),
+    (
+        {"messages"},
+        "Zep",
+        lambda thread: ForeignExport(
+            "Zep", talks=_talks([_validate(list[_Message], _items(thread, "messages"))])
+        ),
+    ),
     ({"text", "id"}, "Letta", _read_letta_passages),
 )
 """The keys of a document, or of the first item of a list, that tell its origin."""

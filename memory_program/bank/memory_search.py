@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.columns import MemoryColumns
@@ -149,8 +148,17 @@ class MemoryIndex:
                         f"kind={kind.value!r} names no memories: choose from {', '.join(MEMORY_KINDS)}"
                     )
                 allowed = self._kinds.values == MEMORY_KINDS.index(kind)
-            if vectors is not None:
-                hits = self._hybrid_search(queries, vectors, top_k, allowed)
+            if vectors is not None and self.dense is not None:
+                if top_k < 1:
+                    raise IndexingError(f"top_k={top_k} must be at least 1")
+                is_allowed = self._lexical.live if allowed is None else self._lexical.live & allowed
+                lexical = np.where(
+                    is_allowed, [self._lexical.score_documents(query) for query in queries], 0.0
+                )
+                cosines = np.where(is_allowed, [self.dense.score_documents(one) for one in vectors], 0.0)
+                lexical /= lexical.max(initial=0.0) or 1.0
+                fused = hybrid_scores(lexical, cosines, self.dense.weight).max(axis=0)
+                hits = [Hit(place, float(fused[place])) for place in top_positions(fused, top_k)]
             else:
                 hits = [hit for query in queries for hit in self._lexical.search(query, top_k, allowed)]
             for hit in hits:
@@ -226,21 +234,3 @@ class MemoryIndex:
         self._numbers = self._numbers.extended([memory_number(memory.memory_id) for memory in made])
         self._kinds = self._kinds.extended([MEMORY_KINDS.index(memory.kind) for memory in made])
         self._seen = current
-
-    def _hybrid_search(
-        self,
-        queries: Sequence[str],
-        vectors: NDArray[np.float32],
-        top_k: int,
-        allowed: NDArray[np.bool_] | None,
-    ) -> list[Hit[int]]:
-        """Rank by the best fused score of words and cosine similarity for any query."""
-        assert self.dense is not None
-        if top_k < 1:
-            raise IndexingError(f"top_k={top_k} must be at least 1")
-        is_allowed = self._lexical.live if allowed is None else self._lexical.live & allowed
-        lexical = np.where(is_allowed, [self._lexical.score_documents(query) for query in queries], 0.0)
-        cosines = np.where(is_allowed, [self.dense.score_documents(vector) for vector in vectors], 0.0)
-        lexical /= lexical.max(initial=0.0) or 1.0
-        scores = hybrid_scores(lexical, cosines, self.dense.weight).max(axis=0)
-        return [Hit(position, float(scores[position])) for position in top_positions(scores, top_k)]

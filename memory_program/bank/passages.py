@@ -55,23 +55,19 @@ def _pieces(sentence: str) -> Iterator[str]:
         piece = " ".join(said[start : start + PASSAGE_WORDS])
         if count_words(piece) <= _WHOLE_WORDS:
             yield piece
-        else:
-            yield from _cut_clauses(piece)
-
-
-def _cut_clauses(piece: str) -> Iterator[str]:
-    """Cut text with few spaces after clauses and spaces; a clause that is too long, between characters."""
-    current, length = list[str](), 0.0
-    for clause in _CLAUSE.findall(piece):
-        is_long = count_words(clause) > PASSAGE_WORDS
-        for part in _CHARACTER.findall(clause) if is_long else [clause]:
-            words = part.count(" ") + _count_unspaced(part) / 2
-            if current and length + words > PASSAGE_WORDS - 1:
-                yield "".join(current).strip()
-                current, length = [], 0.0
-            current.append(part)
-            length += words
-    yield "".join(current).strip()
+            continue
+        # text with few spaces is cut after clauses and spaces; a clause that is too long, between characters
+        current, length = list[str](), 0.0
+        for clause in _CLAUSE.findall(piece):
+            is_long = count_words(clause) > PASSAGE_WORDS
+            for part in _CHARACTER.findall(clause) if is_long else [clause]:
+                words = part.count(" ") + _count_unspaced(part) / 2
+                if current and length + words > PASSAGE_WORDS - 1:
+                    yield "".join(current).strip()
+                    current, length = [], 0.0
+                current.append(part)
+                length += words
+        yield "".join(current).strip()
 
 
 def _count_unspaced(text: str) -> int:

@@ -9,7 +9,7 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -348,7 +348,17 @@ class TurnBuffer:
                 f"{self._most_waiting} may: send these {len(addition.turns)} again later"
             )
         if addition.turns and not open_turns and not addition.ends:
-            self._check_open_sessions(connection)
+            # the open sessions are not counted each time: half of what is left may be opened in between
+            self._may_open -= 1
+            if self._may_open < 0:
+                is_open = select(TURNS.c.namespace).where(_IS_OPEN).distinct()
+                found = connection.scalar(select(func.count()).select_from(is_open.subquery())) or 0
+                self._may_open = max(0, self._most_open - found - 1) // 2
+                if found >= self._most_open:
+                    raise BufferFullError(
+                        f"{found} sessions are open, and at most {self._most_open} may be: send these turns "
+                        "again later, or with an end"
+                    )
         rule, cut, now = self._rule, list[int](), time.time()
         current = _OpenSession(open_turns, open_chars, last_said_at)
         for turn in addition.turns:
@@ -360,20 +370,13 @@ class TurnBuffer:
             current.turns += 1
             current.chars += chars
             current.last_said_at = said_at
-            spoken = {
-                "speaker": turn.speaker,
-                "text": turn.text,
-                "role": turn.role,
-                "time": turn.time.isoformat(),
-                "has_own_time": turn.has_own_time,
-            }
             current.rows.append(
                 {
                     "namespace": namespace,
                     "said_at": said_at,
                     "added_at": now,
                     "chars": chars,
-                    "turn": json.dumps(spoken),
+                    "turn": json.dumps({**asdict(turn), "time": turn.time.isoformat()}),
                 }
             )
             if current.turns >= rule.max_turns:
@@ -388,20 +391,6 @@ class TurnBuffer:
             answer = {"added": added.added, "waiting": added.waiting, "sessions": cut}
             _insert_response(connection, namespace, request, answer)
         return added
-
-    def _check_open_sessions(self, connection: Connection) -> None:
-        """Count the open sessions, but not each time: half of what is left may be opened in between."""
-        if self._may_open:
-            self._may_open -= 1
-            return
-        is_open = select(TURNS.c.namespace).where(_IS_OPEN).distinct()
-        found = connection.scalar(select(func.count()).select_from(is_open.subquery()))
-        if found is not None and found >= self._most_open:
-            raise BufferFullError(
-                f"{found} sessions are open, and at most {self._most_open} may be: send these turns again "
-                "later, or with an end"
-            )
-        self._may_open = (self._most_open - (found or 0) - 1) // 2
 
     def _cut(
         self, connection: Connection, namespace: str, current: _OpenSession, earlier: Sequence[int]

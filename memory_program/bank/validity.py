@@ -13,7 +13,7 @@ Nothing of it is stored: it follows from the log of operations and the dates of 
 - Each text of the profile is treated as a memory that the next edit replaces.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -56,7 +56,16 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             last = cores[-1][1] if cores else date.min
             cores.append((operation.core, max(said or date.min, last)))
         replaced = [made[memory_id] for memory_id in operation.superseded]
-        days = [_begin(memory, said, replaced) for memory in operation.created]
+        kept = {old.happened_at for old in replaced}
+        days = list[date]()
+        for memory in operation.created:
+            happened = memory.happened_at
+            if said is None:
+                days.append(date.min if replaced or happened is None else happened)
+            elif happened is not None and (memory.kind is MemoryKind.EPISODIC or happened not in kept):
+                days.append(min(said, happened))
+            else:
+                days.append(said)
         if replaced:
             # one day for all, so that no time lies between what ends and what replaces it
             earliest = max(begins[memory.memory_id] for memory in replaced)
@@ -78,15 +87,6 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             for place, (text, day) in enumerate(cores)
         ),
     )
-
-
-def _begin(memory: Memory, said: date | None, replaced: Collection[Memory]) -> date:
-    """Return the day on which a memory begins to hold, if what it replaces allows."""
-    happened = memory.happened_at
-    if said is None:
-        return date.min if replaced or happened is None else happened
-    is_own = memory.kind is MemoryKind.EPISODIC or happened not in {old.happened_at for old in replaced}
-    return min(said, happened) if happened is not None and is_own else said
 
 
 def _make_validity(begin: date, end: date | None) -> Validity:

@@ -156,7 +156,7 @@ class RunState:
             self.best_weights_folder(_progress_in(checkpoint).best_step)
             for checkpoint in self._checkpoint_folders()
         }
-        for old in set(self._best.glob("*")) - best:
+        for old in set(self._best.glob("[0-9]*")) - best:
             shutil.rmtree(old)
 
     def log(self, entry: LogEntry) -> None:
@@ -168,7 +168,7 @@ class RunState:
 
     def _checkpoint_folders(self) -> list[Path]:
         restore_folders(self._checkpoints)
-        return sorted(path for path in self._checkpoints.glob("*") if path.suffix != ".draft")
+        return sorted(path for path in self._checkpoints.glob("*") if path.name.isdecimal())
 
 
 def read_log(folder: Path) -> list[LogEntry]:

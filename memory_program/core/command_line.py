@@ -100,8 +100,14 @@ def parse_flags(
             raise ConfigError(_KEY_AMONG_FLAGS) from None
         sys.stderr.write(complaint.getvalue())
         raise
-    if unknown:
-        raise ConfigError(_describe_unknown(unknown, known))
+    if unknown:  # a value is never named: it may be a key
+        flag = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), None)
+        if flag is None:
+            shown = redact_text(unknown[0])
+            raise ConfigError(f"unexpected argument {shown!r}: settings are given as --name value")
+        names = [name.replace("_", "-") for name in known]
+        hint = hint_for_flag(flag.removeprefix("--").replace("_", "-"), names)
+        raise ConfigError(f"unknown flag {redact_text(flag)}: {hint}")
     del values["config"]
     is_verbose = values.pop("verbose")
     config = config_type(**_flatten(values))
@@ -111,16 +117,6 @@ def parse_flags(
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(logging.INFO)
     return config
-
-
-def _describe_unknown(unknown: Sequence[str], known: Collection[str]) -> str:
-    """Name the first unknown flag, never a value, which may be a key."""
-    flag = next((argument.partition("=")[0] for argument in unknown if argument.startswith("--")), None)
-    if flag is None:
-        return f"unexpected argument {redact_text(unknown[0])!r}: settings are given as --name value"
-    flags = [name.replace("_", "-") for name in known]
-    hint = hint_for_flag(flag.removeprefix("--").replace("_", "-"), flags)
-    return f"unknown flag {redact_text(flag)}: {hint}"
 
 
 def parse_mode(modes: Collection[str], default: str, arguments: Sequence[str] | None = None) -> str:

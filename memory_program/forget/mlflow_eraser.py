@@ -91,11 +91,18 @@ def _delete_runs_and_traces(
             # MLflow writes spans to this folder while its database is locked, for example.
             shutil.rmtree(artifacts / "traces" / trace_id, ignore_errors=True)
     everywhere = mlflow.entities.ViewType.ALL  # including the trash, for example of an earlier try
-    runs = [
-        run
-        for run in _iter_pages(client.search_runs, experiment_ids=[place], run_view_type=everywhere)
-        if _run_matches(mlflow, uri, run, matcher)
-    ]
+    runs = list[Any]()  # Any: MLflow has no types
+    for run in _iter_pages(client.search_runs, experiment_ids=[place], run_view_type=everywhere):
+        is_of_it = matcher.matches_name_or_long_quote(json.dumps(run.to_dictionary(), default=str))
+        its_files = {"run_id": run.info.run_id, "tracking_uri": uri}
+        if not is_of_it and mlflow.artifacts.list_artifacts(**its_files):
+            with TemporaryDirectory() as copies:
+                mlflow.artifacts.download_artifacts(dst_path=copies, **its_files)
+                is_of_it = any(
+                    matcher.matches_file(path, matcher.matches_name_or_long_quote)
+                    for path in iter_files(Path(copies))
+                )
+        runs += [run] if is_of_it else []
     run_ids: list[str] = [run.info.run_id for run in runs]
     models: list[str] = [model.model_id for run in runs for model in run.outputs.model_outputs]
     for model_id in models:
@@ -122,18 +129,3 @@ def _iter_pages(search: Callable[..., Any], **wanted: object) -> Iterator[Any]: 
         token = page.token
         if not token:
             return
-
-
-def _run_matches(mlflow: ModuleType, uri: str, run: Any, matcher: QuoteMatcher) -> bool:  # noqa: ANN401 - as above
-    """Say whether a run, or one of its files, matches the conversation."""
-    if matcher.matches_name_or_long_quote(json.dumps(run.to_dictionary(), default=str)):
-        return True
-    run_id = run.info.run_id
-    if not mlflow.artifacts.list_artifacts(run_id=run_id, tracking_uri=uri):
-        return False
-    with TemporaryDirectory() as copies:
-        mlflow.artifacts.download_artifacts(run_id=run_id, dst_path=copies, tracking_uri=uri)
-        return any(
-            matcher.matches_file(path, matcher.matches_name_or_long_quote)
-            for path in iter_files(Path(copies))
-        )

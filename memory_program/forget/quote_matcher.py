@@ -1,11 +1,14 @@
 """Recognition of a conversation in any text, by its id and by quotes, under any escaping."""
 
 import base64
+import binascii
 import gzip
+import json
 import re
 import zlib
 from codecs import getincrementaldecoder
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from html import unescape
 from pathlib import Path
 
@@ -18,6 +21,7 @@ _MAX_ESCAPED_CHARS = 20  # the maximum length of one letter after two escapings
 _UNICODE_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
 _ESCAPE = re.compile(r"\\+[nrtbf]")
 _GZIP_BASE64 = re.compile(rb"H4sI[A-Za-z0-9+/=]{40,}")  # gzip in base64: the records of a report
+_DAMAGES = (EOFError, gzip.BadGzipFile, zlib.error, binascii.Error)
 _NOT_WORD = re.compile(r"[\W_]+")
 
 
@@ -43,7 +47,9 @@ class QuoteMatcher:
         # An id as records write it: quoted, in a path, before the number of a question, or in a list of ids.
         # A bare number does not match, since a conversation may be called "1".
         before, after = r"""(?:(?<=["'/])|["'](?:[\w.-]+,\s?)+)""", r"""(?=["':/\\,])(?!\\*["']\s*:)"""
-        self._name = re.compile(before + re.escape(name) + after)
+        spellings = (name, json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1])
+        escaped = "|".join(re.escape(spelling).replace(r"\\", r"\\+") for spelling in spellings)
+        self._name = re.compile(f"{before}(?:{escaped}){after}")
 
     def matches_text(self, text: str) -> bool:
         """Say whether a text names the conversation or quotes it."""
@@ -75,20 +81,19 @@ class QuoteMatcher:
         """
         predicate = predicate or self.matches_text
         overlap = _MAX_ESCAPED_CHARS * max([1000, *map(len, self._quotes)])
-        if path.suffix == ".html":
-            packed = _GZIP_BASE64.findall(path.read_bytes())
-            records = (gzip.decompress(base64.b64decode(found)).decode(errors="replace") for found in packed)
-            if any(map(predicate, records)):
-                return True
         before, decoder = "", getincrementaldecoder("utf-8")("replace")  # a piece may end within a letter
         try:
+            if path.suffix == ".html":
+                packed = map(base64.b64decode, _GZIP_BASE64.findall(path.read_bytes()))
+                if any(predicate(gzip.decompress(record).decode(errors="replace")) for record in packed):
+                    return True
             with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
                 while piece := file.read(_PIECE_BYTES):
                     text = before + decoder.decode(piece)
                     if predicate(text):
                         return True
                     before = text[-overlap:]
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        except _DAMAGES as error:
             raise ForgettingError(
                 f"{str(path)!r} cannot be searched ({error}): delete it, and run the same command again"
             ) from error
@@ -103,8 +108,12 @@ def iter_files(*places: Path) -> Iterator[Path]:
 
 
 def is_report(path: Path) -> bool:
-    """Say whether a file is a report, which holds compressed records."""
-    return _GZIP_BASE64.search(path.read_bytes()) is not None
+    """Say whether a file is a report, which holds compressed records; an image may only look like one."""
+    for found in _GZIP_BASE64.findall(path.read_bytes()):
+        with suppress(*_DAMAGES):
+            gzip.decompress(base64.b64decode(found))
+            return True
+    return False
 
 
 def _letters_and_digits(text: str) -> str:

@@ -96,7 +96,13 @@ def forget_conversation(
         own_files = [
             session_file(folder, conversation) for folder in without_banks if has_session_files(folder)
         ]
-        sources = _source_files(folders, done.databases, own_files)
+        # what says what to look for: databases with their journals, settings, own files
+        settings = [
+            path for folder in folders for path in (folder / CONFIG_FILE, *folder.rglob(RECEIPT_FILE))
+        ]
+        files = filter(None, map(sqlite_path, done.databases))
+        banks = [Path(f"{path}{end}").resolve() for path in files for end in ("", "-wal", "-shm")]
+        sources = [*banks, *(path.resolve() for path in (*settings, *own_files))]
         if done.namespaces or in_datasets:
             _forget_copies(namespace, folders, tracking_uri, matcher, sources, done)
         for url, text in zip(done.databases, in_banks, strict=True):
@@ -126,14 +132,6 @@ def _check_arguments(namespace: str, folders: Sequence[Path]) -> None:
             raise ConfigError(f"there is no folder {str(folder)!r}: name the --output-dir of a run")
     if not namespace.strip():
         raise ConfigError("namespace is empty: give the id of the conversation to erase")
-
-
-def _source_files(folders: Sequence[Path], databases: Iterable[str], own_files: Sequence[Path]) -> list[Path]:
-    """List the files that say what to look for: databases with their journals, settings, own files."""
-    settings = [path for folder in folders for path in (folder / CONFIG_FILE, *folder.rglob(RECEIPT_FILE))]
-    files = filter(None, map(sqlite_path, databases))
-    banks = [Path(f"{path}{end}").resolve() for path in files for end in ("", "-wal", "-shm")]
-    return [*banks, *(path.resolve() for path in (*settings, *own_files))]
 
 
 def _forget_copies(

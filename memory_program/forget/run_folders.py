@@ -96,28 +96,26 @@ def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple
         recorded = [uri for uri in noted if isinstance(uri, str)]
         known = [*places, *(tracking_location(path.parent, None) for path in receipts)]
         known += [(uri, None) for uri in recorded if uri == absolute_address(uri)]
-        places += [place for uri in recorded for place in _find_recorded(uri, known)]
+        for uri in recorded:
+            file = sqlite_path(uri)
+            if file is None or file.is_absolute() or file.exists():
+                places.append((uri, None))
+                continue
+            # a relative path is from the folder in which the run was started
+            end = tuple(part for part in file.parts if part != "..")
+            files = [(place, sqlite_path(place[0])) for place in known]
+            same = [place for place, path in files if path is not None and path.parts[-len(end) :] == end]
+            if not same:
+                raise ConfigError(
+                    f"a run recorded MLflow at {uri!r}, from the folder in which it was started: run this "
+                    "command in that folder, or give the full path with --tracking-uri"
+                )
+            places += same
     distinct: dict[str, tuple[str, Path | None]] = {}  # one file may have several addresses
     for uri, artifacts in places:
         file = sqlite_path(uri)
         distinct.setdefault(str(file.resolve()) if file is not None else uri, (uri, artifacts))
     return list(distinct.values())
-
-
-def _find_recorded(uri: str, known: Sequence[tuple[str, Path | None]]) -> list[tuple[str, Path | None]]:
-    """Find an address that a run recorded; a relative path is from the folder in which it was started."""
-    file = sqlite_path(uri)
-    if file is None or file.is_absolute() or file.exists():
-        return [(uri, None)]
-    end = tuple(part for part in file.parts if part != "..")
-    files = [(place, sqlite_path(place[0])) for place in known]
-    same = [place for place, path in files if path is not None and path.parts[-len(end) :] == end]
-    if not same:
-        raise ConfigError(
-            f"a run recorded MLflow at {uri!r}, from the folder in which it was started: run this command "
-            "in that folder, or give the full path with --tracking-uri"
-        )
-    return same
 
 
 def has_session_files(folder: Path) -> bool:

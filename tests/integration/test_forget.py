@@ -294,6 +294,15 @@ def test_a_conversation_called_1_is_not_matched_by_every_number():
     assert not telling.matches_text("a page with 1 number and a 1")
 
 
+@pytest.mark.parametrize("name", ["对话-1", "café", 'the "first"', "a\\b", "💬 1"])
+def test_the_id_of_a_conversation_is_recognized_under_any_escaping(name: str):
+    telling = QuoteMatcher(name, [], [])
+    line = json.dumps({"question_id": f"{name}:q0"})
+    for written in (line, json.dumps({"attributes": line}), json.dumps({"id": name}, ensure_ascii=False)):
+        assert telling.matches_text(written), written
+    assert not telling.matches_text(json.dumps({"question_id": f"{name}0:q0"}))
+
+
 def test_a_long_escaped_quote_is_found_across_pieces(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("memory_program.forget.quote_matcher._PIECE_BYTES", 30_000)
     told = "Она спрятала золото под липой. " * 160
@@ -558,8 +567,18 @@ def test_a_report_beside_the_folder_is_deleted_but_no_other_page(tmp_path: Path)
     packed = base64.b64encode(gzip.compress(json.dumps([f"{SECRET}."]).encode())).decode()
     (folder.parent / "both.html").write_text(f"<script>{packed}</script>")
     (folder.parent / "alice.html").write_text("<p>About alice.</p>")
+    image = base64.b64encode(b"\x1f\x8b\x08" + bytes(range(200))).decode()  # as a packed record begins
+    (folder.parent / "image.html").write_text(f"<img src='data:image/png;base64,{image}'>")
     assert forget(folder) == 0
-    assert [page.name for page in folder.parent.glob("*.html")] == ["alice.html"]
+    assert sorted(page.name for page in folder.parent.glob("*.html")) == ["alice.html", "image.html"]
+
+
+def test_a_damaged_report_in_the_folder_is_an_error(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET)
+    packed = base64.b64encode(gzip.compress(bytes(range(200)))[:-9]).decode()
+    (folder / "report.html").write_text(f"<script>{packed}</script>")
+    assert forget(folder) == 1
+    assert "report.html' cannot be searched" in capsys.readouterr().err
 
 
 def test_mlflow_runs_in_the_trash_are_erased(tmp_path: Path, capsys):

@@ -1,8 +1,10 @@
 """``python -m memory_program.bank`` over a real SQLite database, through its own command line."""
 
 import json
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
 
@@ -122,7 +124,7 @@ def test_undo_takes_back_the_last_change_as_the_server_does(run, db):
         assert list(store.load(NAME).sessions) == ["session_1"]
 
 
-def test_turns_that_wait_are_listed_and_missed_in_an_export(run, db, tmp_path):
+def test_turns_that_wait_are_listed_and_missed_in_an_export(run, db, tmp_path, capsys):
     with BankStore(db) as store:
         said = SpokenTurn("Mara", "I sold the boat.", "user", datetime(2023, 5, 9, tzinfo=UTC))
         for name in (NAME, "new"):
@@ -132,6 +134,9 @@ def test_turns_that_wait_are_listed_and_missed_in_an_export(run, db, tmp_path):
     for name in (NAME, "new"):
         told = run("export", "--namespace", name, "--out", str(tmp_path / "bank.json"))
         assert told[1].startswith("not in the file: 1 turns that wait to be written")
+    for command in (["list"], ["search", "--query", "boat"], ["history", "--memory", "m1"], ["undo"]):
+        assert main([command[0], "--db", db, "--namespace", "new", *command[1:]]) == 2
+        assert "'new' has no memories yet: 1 turns wait" in capsys.readouterr().err
 
 
 def test_an_export_is_imported_unchanged(run, db, tmp_path, capsys):
@@ -217,11 +222,18 @@ def test_import_rejects_other_files_and_creates_no_database(tmp_path, capsys, co
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_list_rejects_an_empty_file(tmp_path, db, capsys):
+def test_a_file_without_banks_is_refused_and_stays(tmp_path, db, capsys):
     (tmp_path / "empty.sqlite").touch()
     assert main(["list", "--db", f"sqlite:///{tmp_path}/empty.sqlite"]) == 1
     assert "is empty" in capsys.readouterr().err
     assert (tmp_path / "empty.sqlite").stat().st_size == 0
+    with closing(sqlite3.connect(tmp_path / "other.sqlite")) as other:
+        other.execute("CREATE TABLE mine (text)")
+    content = (tmp_path / "other.sqlite").read_bytes()
+    for command in (["list"], ["forget", "--namespace", "bob"]):
+        assert main([command[0], "--db", f"sqlite:///{tmp_path}/other.sqlite", *command[1:]]) == 1
+        assert "no banks are in" in capsys.readouterr().err
+    assert (tmp_path / "other.sqlite").read_bytes() == content
     assert main(["list", "--db", db, "--version", "1"]) == 2
     assert "version=1 is of one bank" in capsys.readouterr().err
 

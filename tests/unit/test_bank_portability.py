@@ -346,11 +346,13 @@ def import_(db, tmp_path, document, namespace="new"):
     [
         ({"count": 1, "results": [MEM0]}, "mem0:892db2ae", None, ""),
         ([MEM0], "mem0:892db2ae", None, ""),
+        (MEM0, "mem0:892db2ae", None, ""),
         ([EDGE, ENDED], "zep:e1", date(2024, 5, 6), "  left out: 1 facts that are not valid any more"),
         ({"edges": [EDGE]}, "zep:e1", date(2024, 5, 6), ""),
+        (EDGE, "zep:e1", date(2024, 5, 6), ""),
         ([PASSAGE], "letta:passage-1", None, ""),
     ],
-    ids=["mem0", "mem0 list", "Zep list", "Zep page", "Letta passages"],
+    ids=["mem0", "mem0 list", "one of mem0", "Zep list", "Zep page", "one of Zep", "Letta passages"],
 )
 def test_memories_of_another_system_are_imported_once(db, tmp_path, capsys, document, source, day, left_out):
     assert import_(db, tmp_path, document) == 0
@@ -360,6 +362,19 @@ def test_memories_of_another_system_are_imported_once(db, tmp_path, capsys, docu
     assert bank(db, "new").operations()[0].provenance.actor == "import"
     assert import_(db, tmp_path, document) == 0
     assert "memories: 0  turns: 0  imported before: 1" in capsys.readouterr().out
+    assert bank(db, "new").version == 1
+
+
+def test_a_passage_that_is_too_long_for_a_memory_becomes_several(db, tmp_path, capsys):
+    for _ in range(2):
+        assert import_(db, tmp_path, [{"id": "p1", "text": "Ana has a dog. " * 150}]) == 0
+    assert "memories: 0  turns: 0  imported before: 2" in capsys.readouterr().out
+    first, second = bank(db, "new").live()
+    assert f"{first.text} {second.text}" == ("Ana has a dog. " * 150).strip()
+    assert first.sources == second.sources == ("letta:p1",)
+    file = tmp_path / "bank.md"
+    for command in (["export", "--namespace", "new", "--out"], ["import", "--file"]):
+        assert main([command[0], "--db", db, *command[1:], str(file)]) == 0
     assert bank(db, "new").version == 1
 
 

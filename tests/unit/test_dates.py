@@ -496,6 +496,12 @@ def test_what_the_program_writes_for_a_span_is_read_as_the_same_span(said, said_
         assert resolve_date_span(span.phrase[0].lower() + span.phrase[1:], later) == again
 
 
+@pytest.mark.parametrize("said", ["the end of ", "early ", "the week of ", "the day before "])
+@pytest.mark.timeout(60)
+def test_a_loop_of_a_small_model_is_read_at_once(said):
+    assert resolve_date((said * 20)[:100], date(2023, 6, 9)) is None
+
+
 @given(st.dates(), st.dates())
 def test_a_date_in_figures_is_itself(day, said_on):
     assert resolve_date(day.isoformat(), said_on) == day

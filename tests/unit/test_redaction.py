@@ -22,7 +22,10 @@ def test_text_in_the_shape_of_a_key_is_removed(text: str) -> None:
     assert not any(part in redact_text(text) for part in ("0123456789", "abc.def", "xyz123"))
 
 
-@pytest.mark.parametrize("text", ["", "no key at all", "task-oriented sk-8", "a risk-averse-investor-2024"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "no key at all", "task-oriented sk-8", "a risk-averse-investor-2024", "hf-internal-testing/tiny"],
+)
 def test_ordinary_text_is_kept(text: str) -> None:
     assert redact_text(text) == text
 

@@ -74,6 +74,20 @@ def test_best_weights_are_kept_while_a_checkpoint_names_them(tmp_path: Path):
     assert [state.best_weights_folder(step).exists() for step in (2, 4, 6)] == [False, True, True]
 
 
+def test_what_somebody_else_put_beside_checkpoints_is_left(tmp_path: Path):
+    weights, state = Weights(), RunState(tmp_path, {})
+    progress = state.resume(weights)
+    state.save(weights, progress)
+    weights.save_weights(state.best_weights_folder(0))
+    others = [tmp_path / "best/.DS_Store", tmp_path / "checkpoints/.DS_Store", tmp_path / "checkpoints/mine"]
+    for other in others:
+        other.write_text("a file")
+    for progress.step in range(1, 4):
+        state.save(weights, progress)
+    assert all(other.exists() for other in others)
+    assert RunState(tmp_path, {}).resume(weights).step == 3
+
+
 def test_the_log_of_the_previous_version_is_read_under_the_current_names(tmp_path: Path):
     old = '{"kind": "step", "step": 1, "divergence": 0.5, "clipped": 0.1, "groups_without_spread": 2, '
     old += '"read_tokens": 9, "sampler_gap": 0.01}\n{"kind": "step", "st'

@@ -34,6 +34,7 @@ from memory_program.bank.dates.phrases import (
     month_number,
     named_day,
     named_month,
+    named_year,
     number_from_words,
     relative_direction,
     relative_weekday,
@@ -68,6 +69,7 @@ _OTHER_DAY = re.compile(rf"\bafter\b|\b{ORDINAL} {WEEKDAY}\b", re.IGNORECASE)  #
 _IN_BRACKETS = re.compile(r"(?P<said>.+?),? \((?P<same>[^()]+)\)")
 
 
+@lru_cache(maxsize=4096)  # parts of a loop ("the end of the end of ...") are read again and again
 def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
     """Resolve a date phrase that was said on ``anchor`` to its span of days.
 
@@ -127,7 +129,6 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
     return None if is_other_day else span
 
 
-@lru_cache(maxsize=4096)  # it takes milliseconds
 def _full_date(text: str, anchor: date) -> DateSpan | None:
     """Read a day with a month in words and a year, in any order, by dateparser.
 
@@ -179,12 +180,6 @@ def _shifted_month(day: date, months: int) -> date:
     return date(index // 12, index % 12 + 1, 1)
 
 
-def _day_of_relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``the 5th of last month``."""
-    month = _shifted_month(anchor, relative_direction(match))
-    return day_span(month.replace(day=int(match["day"])))
-
-
 def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``the end of May``, ``mid-June 2022``, ``early this month``, ``late 2022``.
 
@@ -205,21 +200,6 @@ def _part_of_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     else:
         return None
     return DateSpan(first, last, f"{part}{join}{whole.phrase}")
-
-
-def _holiday(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``last Christmas``, ``Easter 2022``, ``Halloween``."""
-    return holiday_span(match, anchor, relative_direction(match) if match["which"] else None)
-
-
-def _holiday_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``Christmas of last year``."""
-    return resolve_date_span(f"{match['holiday']} {anchor.year + relative_direction(match)}", anchor)
-
-
-def _nearby_weekend(_: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``over the weekend``: the last one, or that of the anchor."""
-    return resolve_date_span("this weekend" if anchor.weekday() >= 5 else "last weekend", anchor)
 
 
 def _hours_away(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -265,10 +245,6 @@ def _relative_to_date(match: re.Match[str], anchor: date) -> DateSpan | None:
     return resolve_date_span(f"{counted} ago" if side == "before" else f"in {counted}", said_on)
 
 
-def _compile(*table: tuple[str, PhraseReader]) -> tuple[tuple[re.Pattern[str], PhraseReader], ...]:
-    return tuple((re.compile(pattern, re.IGNORECASE), reader) for pattern, reader in table)
-
-
 _WEEKDAY_LEAD = r"(?:(?:mon|tues?|wed(?:nes)?|thu(?:rs?)?|fri|sat(?:ur)?|sun)(?:day)?\.?,? )?(?:the )?"
 _DAY = r"(?P<day>\d{1,2})(?:st|nd|rd|th)?"
 _UNIT_BESIDE_DATE = (
@@ -276,7 +252,7 @@ _UNIT_BESIDE_DATE = (
     rf"|afternoon|{WEEKDAY_NAME}))"
 )
 
-_EXPRESSIONS = _compile(
+_TABLE: tuple[tuple[str, PhraseReader], ...] = (
     (
         r"(?:right |just )?now|(?:the |this )same day|this day|today's date",
         lambda _, anchor: day_span(anchor),
@@ -289,7 +265,7 @@ _EXPRESSIONS = _compile(
     (rf"{_YEAR}[-/.](?P<month>0?[1-9]|1[0-2])", named_month),
     (r"(?P<month>0?[1-9]|1[0-2])[-/.](?P<year>[12]\d{3})", named_month),
     (r"(?P<first>\d{1,2})[-/](?P<second>\d{1,2})[-/](?P<year>[12]\d{3}|\d\d)", day_in_figures),
-    (_YEAR, lambda match, _: year_span(int(match["year"]))),
+    (_YEAR, named_year),
     (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY},? {_ANY_YEAR}", named_day),
     (rf"{_WEEKDAY_LEAD}{_DAY}[- ](?:of )?{MONTH}\.?[-, ]{{1,2}}{_ANY_YEAR}", named_day),
     (rf"{_WEEKDAY_LEAD}{MONTH}\.?[- ](?:the )?{_DAY}{SHORT_YEAR}", named_day),
@@ -301,7 +277,12 @@ _EXPRESSIONS = _compile(
     (rf"{WEEKDAY}\.?", relative_weekday),
     (ORDINAL, day_of_month),
     (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
-    (rf"{ORDINAL} (?:day )?of {THE_WHICH} month", _day_of_relative_month),
+    (
+        rf"{ORDINAL} (?:day )?of {THE_WHICH} month",
+        lambda match, anchor: day_span(
+            _shifted_month(anchor, relative_direction(match)).replace(day=int(match["day"]))
+        ),
+    ),
     (rf"{COUNT} {FULL_WEEKDAY}s? (?P<ago>ago|back)", _weekday_at_offset),
     (rf"(?:in {COUNT} {FULL_WEEKDAY}s?)", _weekday_at_offset),
     (rf"{COUNT} {FULL_WEEKDAY}s? from now", _weekday_at_offset),
@@ -319,11 +300,27 @@ _EXPRESSIONS = _compile(
         r"(?:the )?(?P<part>early|mid|late|(?:beginning|start|middle|end)(?= of))(?: of |[ -])(?P<period>.+)",
         _part_of_period,
     ),
-    (rf"(?:{THE_WHICH} |(?:over )?the )?(?:over )?{HOLIDAY}(?:{_OF}{_YEAR})?", _holiday),
-    (rf"{HOLIDAY}{_OF}{THE_WHICH} year", _holiday_of_relative_year),
-    (r"(?:over |at )?(?:the )?weekend", _nearby_weekend),
+    (
+        rf"(?:{THE_WHICH} |(?:over )?the )?(?:over )?{HOLIDAY}(?:{_OF}{_YEAR})?",
+        lambda match, anchor: holiday_span(
+            match, anchor, relative_direction(match) if match["which"] else None
+        ),
+    ),
+    (
+        rf"{HOLIDAY}{_OF}{THE_WHICH} year",
+        lambda match, anchor: resolve_date_span(
+            f"{match['holiday']} {anchor.year + relative_direction(match)}", anchor
+        ),
+    ),
+    (
+        r"(?:over |at )?(?:the )?weekend",
+        lambda _, anchor: resolve_date_span(
+            "this weekend" if anchor.weekday() >= 5 else "last weekend", anchor
+        ),
+    ),
     (
         rf"(?:the )?{_UNIT_BESIDE_DATE} (?P<side>before|of|after|prior to|following|up to) (?P<date>.+)",
         _relative_to_date,
     ),
 )
+_EXPRESSIONS = tuple((re.compile(pattern, re.IGNORECASE), reader) for pattern, reader in _TABLE)

@@ -224,34 +224,27 @@ def _month_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | No
     return month_span(date(anchor.year + relative_direction(match), month_number(match), 1))
 
 
-def _season_span(season: str, first: date) -> DateSpan:
-    """Make the span of a season; winter has the year in which it begins."""
-    return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season.lower()} {first.year}")
-
-
-def _named_season(match: re.Match[str], _: date) -> DateSpan | None:
-    """Resolve ``fall of 2021``."""
-    return _season_span(match["season"], date(int(match["year"]), _SEASONS[match["season"].lower()], 1))
-
-
-def _named_year(match: re.Match[str], _: date) -> DateSpan | None:
+def named_year(match: re.Match[str], _: date) -> DateSpan | None:
+    """Resolve ``2021``."""
     return year_span(int(match["year"]))
 
 
-def _relative_season(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``last summer`` to the last one that is over, ``next summer`` to the first that has not begun.
+def _season_span(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``fall of 2021``, ``last summer`` (that is over) and ``next summer`` (that has not begun).
 
     ``this summer`` is that of the year; in January and February, ``this winter`` began in the year before.
+    Winter has the year in which it begins.
     """
-    direction, year = relative_direction(match), relativedelta(years=1)
-    first = date(anchor.year, _SEASONS[match["season"].lower()], 1)
-    while direction < 0 and first + relativedelta(months=3) > anchor:
+    season, given = match["season"].lower(), match.groupdict().get("year")
+    first, year = date(int(given or anchor.year), _SEASONS[season], 1), relativedelta(years=1)
+    direction = relative_direction(match) if given is None else None
+    while direction == -1 and first + relativedelta(months=3) > anchor:
         first -= year
     if direction == 0 and first - relativedelta(months=9) > anchor:
         first -= year
-    if direction > 0 and first <= anchor:
+    if direction == 1 and first <= anchor:
         first += year
-    return _season_span(match["season"], first)
+    return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season} {first.year}")
 
 
 def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
@@ -349,16 +342,16 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{WHICH} (?P<unit>weekend|week|month|year)(?! of\b)", _adjacent_period),  # "the last week of May"
         (rf"{WHICH} {WEEKDAY}", relative_weekday),
         (rf"{WHICH} {MONTH}", _relative_month),
-        (rf"{WHICH} {SEASON}", _relative_season),
+        (rf"{WHICH} {SEASON}", _season_span),
         (rf"{MONTH},? (?:of )?{YEAR}", named_month),
         (rf"{MONTH},? ['’](?P<year>\d\d)", named_month),
-        (rf"{SEASON},? (?:of )?{YEAR}", _named_season),
+        (rf"{SEASON},? (?:of )?{YEAR}", _season_span),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{MONTH}", named_month),
         (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
         (rf"{WEEKDAY_HOLIDAY}(?:,? (?:of )?{YEAR})?", holiday_span),
         (FULL_WEEKDAY, relative_weekday),
         (rf"on the {ORDINAL}", day_of_month),
-        (YEAR, _named_year),
+        (YEAR, named_year),
     )
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
