@@ -149,10 +149,11 @@ def language_model(
 def takes_chat_template(name: str, api_base: str | None) -> bool:
     """Tell if arguments of the chat template are sent to a model.
 
-    They are sent to models on this machine, to servers with an address, and to hosted models that are known
-    to think: other hosted APIs have no such argument.
+    They are sent to models on this machine, to servers with an address, and to hosted models whose thoughts
+    they switch off: other hosted APIs have no such argument.
     """
-    return runs_here(name) or bool(own_server(name, api_base)) or thinking_tokens(name, {}) > 0
+    can_be_off = thinking_tokens(name, {}) > thinking_tokens(name, {"enable_thinking": False})
+    return runs_here(name) or bool(own_server(name, api_base)) or can_be_off
 
 
 def _local_language_model(
