@@ -26,6 +26,7 @@ from memory_program.bank.dense import (
 )
 from memory_program.core.errors import EmbeddingError, EmbeddingMismatchError, StoreError
 from memory_program.core.extras import name_missing_extra
+from memory_program.models.factory import missing_keys
 from memory_program.models.http_engine import NO_KEY, read_key
 from memory_program.models.litellm_engine import import_litellm
 from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local, model_source
@@ -147,9 +148,7 @@ def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLi
     import_litellm()  # without telemetry
     from openai import OpenAIError  # the base of LiteLLM's errors; slow to import
 
-    key = read_key(EMBEDDER_KEY) or (
-        NO_KEY if api_base is not None and not read_key("OPENAI_API_KEY") else ""
-    )
+    key = read_key(EMBEDDER_KEY) or (NO_KEY if api_base is not None and missing_keys(name) else "")
     options: dict[str, Any] = {"max_retries": _MAX_RETRIES, "timeout": _TIMEOUT_S}  # Any: LiteLLM's
     options |= {"api_key": key} if key else {}
     options |= {"api_base": api_base} if api_base is not None else {}
