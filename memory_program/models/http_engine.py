@@ -341,10 +341,20 @@ def make_client(url: str, connections: int) -> httpx.Client:
     """
     return httpx.Client(
         limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        verify=ssl.create_default_context(),
+        verify=trusted_certificates(),
         proxy=_proxy_url(url),
         trust_env=False,
     )
+
+
+def trusted_certificates() -> ssl.SSLContext:
+    """Trust the certificates of certifi, of the system, and of SSL_CERT_FILE.
+
+    Some Pythons find none of the system's, such as that of python.org on macOS.
+    """
+    context = httpx.create_ssl_context(trust_env=False)
+    context.load_default_certs()
+    return context
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
