@@ -16,7 +16,7 @@ from locomo.types import Question
 
 _MARKS = r"(?:(?!-\d)[\W_])*"  # a minus sign belongs to the number
 _NUMBER = re.compile(
-    rf"{_MARKS}(?:(?:the )?(?:final )?(?:verdict|score|line|number){_MARKS}(?:is )?{_MARKS})?"
+    rf"{_MARKS}(?:(?:the )?(?:final )?(?:verdict|score|lines?|number){_MARKS}(?:is )?{_MARKS})?"
     r"(-?\d+(?:\.\d+)?)(?!\s*%)\W*",
     re.IGNORECASE,
 )
@@ -135,7 +135,10 @@ def _numbered(texts: "list[str] | tuple[str, ...]") -> str:
 
 def _read_value(verdict: str, grading: NuggetGrading, most: int) -> float | None:
     """Read a number from 0 to the largest that is allowed; only statements have halves."""
-    found = _NUMBER.fullmatch(verdict.replace("[[ ## completed ## ]]", "").strip())
+    plain = verdict.replace("[[ ## completed ## ]]", "").strip()
+    if grading is not NuggetGrading.EVENT:  # "7 out of 9"
+        plain = re.sub(rf"(?<=\d)\s*(?:/|(?:out )?of)\s*{most}(?=\W*$)", "", plain)
+    found = _NUMBER.fullmatch(plain)
     number = float(found[1]) if found else -1.0
     steps = 2 if grading is NuggetGrading.STATEMENT else 1
     if not 0 <= number <= most or (number * steps) % 1:
