@@ -67,7 +67,8 @@ def load_beam(path: Path | None = None) -> Dataset:
             "BEAM is not downloaded: its repository (mohammadtavakoli78/BEAM) names no licence. If you may "
             "use it, get it yourself, and name its folder chats/SIZE or a .parquet file with --data PATH"
         )
-    parts = (f"{path.name}.", f"{path.parent.name}.")
+    place = path.absolute()  # the user may be in the folder
+    parts = (f"{place.name}.", f"{place.parent.name}.")
     size = next((size for size in SIZES for part in parts if part.startswith((f"{size}-", f"{size}."))), "")
     hashes: list[str] = []
     conversations: list[Conversation] = []
