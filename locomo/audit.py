@@ -7,7 +7,6 @@ or ``audit/errors_conv_N.json``: a list of ``{question_id, question, error_type,
 
 import hashlib
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from locomo.benchmark_errors import DatasetError
 from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, read_json
 from locomo.observations import find_turn_ids
-from locomo.types import Conversation, Question
+from locomo.types import Conversation
 
 CITATION_ERROR = "WRONG_CITATION"
 """The type of faults whose gold answer is right: the evidence is corrected, and the question stays."""
@@ -46,16 +45,25 @@ def apply_audit(dataset: Dataset, path: Path) -> Dataset:
         document, sha256 = read_json(file)
         digest.update(sha256.encode())
         for entry in JsonAt(document, file.name).elements("error"):
-            question = _find_question(entry, dataset.conversations)
+            named = entry.required("question_id")
+            parts = _QUESTION_ID.fullmatch(named.text())
+            if parts is None or int(parts[1]) >= len(dataset.conversations):
+                likely = f"locomo_{len(dataset.conversations) - 1}_qa5"
+                raise named.error("names no question", f"write it like {likely!r}")
+            asked = {question.index: question for question in dataset.conversations[int(parts[1])].questions}
+            question, text = asked.get(int(parts[2])), entry.required("question").text()
+            if question is None or question.text != text:  # other copies count otherwise
+                advice = "get the audit that belongs to the official locomo10.json"
+                raise named.error(f"is not the question {text!r:.60}", advice)
             if entry.required("error_type").text() == CITATION_ERROR:
                 listed = entry.required("correct_evidence").elements("id")
                 turns = turns_by_name[question.conversation_id]
-                named = dict.fromkeys(turn_id for one in listed for turn_id in find_turn_ids(one.text()))
-                if named and not any(turn_id in turns for turn_id in named):
+                ids = dict.fromkeys(turn_id for one in listed for turn_id in find_turn_ids(one.text()))
+                if ids and not any(turn_id in turns for turn_id in ids):
                     raise entry.required("correct_evidence").error(
                         f"names no turn of {question.conversation_id}", "get the audit of this LoCoMo"
                     )
-                evidence[question.question_id] = tuple(turn_id for turn_id in named if turn_id in turns)
+                evidence[question.question_id] = tuple(turn_id for turn_id in ids if turn_id in turns)
             else:
                 left_out.add(question.question_id)
     corrected: list[Conversation] = []
@@ -65,18 +73,3 @@ def apply_audit(dataset: Dataset, path: Path) -> Dataset:
         corrected.append(replace(talk, questions=questions))
     variant = f"audited-{digest.hexdigest()[:8]}"
     return replace(dataset, conversations=tuple(corrected), variant=variant)
-
-
-def _find_question(entry: JsonAt, conversations: Sequence[Conversation]) -> Question:
-    """Find the question of an entry, which has to be about it: other copies count otherwise."""
-    named = entry.required("question_id")
-    parts = _QUESTION_ID.fullmatch(named.text())
-    if parts is None or int(parts[1]) >= len(conversations):
-        raise named.error("names no question", f"write it like 'locomo_{len(conversations) - 1}_qa5'")
-    asked = {question.index: question for question in conversations[int(parts[1])].questions}
-    question, text = asked.get(int(parts[2])), entry.required("question").text()
-    if question is None or question.text != text:
-        raise named.error(
-            f"is not the question {text!r:.60}", "get the audit that belongs to the official locomo10.json"
-        )
-    return question

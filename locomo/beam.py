@@ -67,11 +67,12 @@ def load_beam(path: Path | None = None) -> Dataset:
             "BEAM is not downloaded: its repository (mohammadtavakoli78/BEAM) names no licence. If you may "
             "use it, get it yourself, and name its folder chats/SIZE or a .parquet file with --data PATH"
         )
-    parts = (f"{path.name}.", f"{path.parent.name}.")
+    place = path.absolute()  # the user may be in the folder
+    parts = (f"{place.name}.", f"{place.parent.name}.")
     size = next((size for size in SIZES for part in parts if part.startswith((f"{size}-", f"{size}."))), "")
-    hashes: list[str] = []
     conversations: list[Conversation] = []
-    for name, chat, questions in _folders(path, hashes) if path.is_dir() else _rows(path, hashes):
+    hashes: list[str] = []
+    for name, chat, questions in _chats(path, hashes):
         conversations.append(_conversation(f"{size}-{name}" if size else name, chat, questions))
     if not conversations:
         raise DatasetError(f"{str(path)!r} holds no chat; name the folder chats/SIZE, SIZE one of {SIZES}")
@@ -80,39 +81,31 @@ def load_beam(path: Path | None = None) -> Dataset:
     return Dataset(tuple(conversations), both, False, "beam", variant=size, benchmark=Benchmark.BEAM)
 
 
-def _folders(path: Path, hashes: list[str]) -> Iterator[tuple[str, JsonAt, JsonAt]]:
-    """Yield the chats of the authors' repository, in the order of their numbers."""
-    folders = (
-        [path] if (path / _QUESTIONS).exists() else [p.parent.parent for p in path.glob(f"*/{_QUESTIONS}")]
-    )
-    for folder in sorted(folders, key=lambda one: (len(one.name), one.name)):
-        found = next((folder / name for name in _CHATS if (folder / name).exists()), folder / _CHATS[-1])
-        documents: list[JsonAt] = []
-        for file in (found, folder / _QUESTIONS):
-            document, sha256 = read_json(file)
-            hashes.append(sha256)
-            documents.append(JsonAt(document, f"{folder.name}/{file.name}"))
-        yield folder.name, documents[0], documents[1]
-
-
-def _rows(path: Path, hashes: list[str]) -> Iterator[tuple[str, JsonAt, JsonAt]]:
-    """Yield the chats of the authors' dataset, whose questions are text in Python's notation."""
+def _chats(path: Path, hashes: list[str]) -> Iterator[tuple[str, JsonAt, JsonAt]]:
+    """Yield the name, the chat and the questions of each, from the authors' repository or their dataset."""
+    if path.is_dir():
+        found = [path / _QUESTIONS] if (path / _QUESTIONS).exists() else path.glob(f"*/{_QUESTIONS}")
+        folders = [file.parent.parent for file in found]
+        for folder in sorted(folders, key=lambda one: (len(one.name), one.name)):  # by their numbers
+            chat = next((folder / name for name in _CHATS if (folder / name).exists()), folder / _CHATS[-1])
+            documents: list[JsonAt] = []
+            for file in (chat, folder / _QUESTIONS):
+                document, sha256 = read_json(file)
+                hashes.append(sha256)
+                documents.append(JsonAt(document, f"{folder.name}/{file.name}"))
+            yield folder.name, documents[0], documents[1]
+        return
     rows, sha256 = read_rows(path)
     hashes.append(sha256)
     for row in rows:
         row.reject_unknown(_ROW_FIELDS)
-        written = row.required("probing_questions")
-        questions: object = written.value
-        if isinstance(questions, str):
+        questions = row.required("probing_questions")
+        if isinstance(questions.value, str):  # in Python's notation
             try:
-                questions = ast.literal_eval(questions)
+                questions = JsonAt(ast.literal_eval(questions.value), questions.place)
             except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-                raise written.error("cannot be read", "get the official file") from error
-        yield (
-            str(row.required("conversation_id").text_or_number()),
-            row.required("chat"),
-            JsonAt(questions, written.place),
-        )
+                raise questions.error("cannot be read", "get the official file") from error
+        yield str(row.required("conversation_id").text_or_number()), row.required("chat"), questions
 
 
 def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversation:
@@ -120,7 +113,14 @@ def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversatio
     turn_ids: dict[int, str] = {}
     repeated = set[int]()
     day = _FIRST_DAY
-    for batch in _batches(chat):
+    batches: list[JsonAt] = []
+    for part in chat.elements("batch"):  # chats of 10M tokens have them by plan: [{"plan-1": [...]}, ...]
+        is_plan = isinstance(part.value, dict) and any(name.startswith("plan-") for name in part.members())
+        for name in part.members() if is_plan else ():
+            listed = part.optional(name)
+            batches += listed.elements("batch") if listed else []
+        batches += [] if is_plan else [part]
+    for batch in batches:
         if isinstance(batch.value, list):
             messages = batch.elements("message")
         else:
@@ -161,17 +161,6 @@ def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversatio
     evidence = {number: turn for number, turn in turn_ids.items() if number not in repeated}
     asked = tuple(_questions(identity, questions, evidence))
     return Conversation(identity, ("user", "assistant"), tuple(sessions), asked)
-
-
-def _batches(chat: JsonAt) -> Iterator[JsonAt]:
-    """Yield the batches of a chat; chats of 10M tokens have them by plan, ``[{"plan-1": [...]}, ...]``."""
-    for part in chat.elements("batch"):
-        if isinstance(part.value, dict) and any(name.startswith("plan-") for name in part.members()):
-            for name, batches in part.members().items():
-                if batches is not None:
-                    yield from JsonAt(batches, f"{part.place}: {name}").elements("batch")
-        else:
-            yield part
 
 
 def _questions(identity: str, document: JsonAt, turn_ids: dict[int, str]) -> Iterator[Question]:

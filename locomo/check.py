@@ -20,7 +20,7 @@ from locomo.exit_status import run_with_exit_status
 from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, read_dataset, read_json
 from locomo.longmemeval import load_longmemeval
-from locomo.types import Conversation, all_questions
+from locomo.types import all_questions
 
 _MAX_SHOWN = 10
 
@@ -82,27 +82,22 @@ def find_oddities(dataset: Dataset) -> list[str]:
     """List what can be read and is probably a mistake, each with its place."""
     found = [f"evidence {turn_id!r} names no turn and is left out" for turn_id in dataset.dangling_evidence]
     for talk in dataset.conversations:
-        found += [f"{talk.conversation_id}: {oddity}" for oddity in _conversation_oddities(talk)]
-    return found
-
-
-def _conversation_oddities(talk: Conversation) -> list[str]:
-    found = list[str]()
-    before = None
-    for session in talk.sessions:
-        if before is not None and session.date_time < before.date_time:
-            found.append(f"{session.session_id} is dated before {before.session_id}")
-        before = session
-        empty = [turn.turn_id for turn in session.turns if not turn.utterance]
-        found += [f"turn {turn_id} says nothing" for turn_id in empty]
-    silent = set(talk.speakers) - {turn.speaker for turn in talk.turns.values()}
-    found += [f"{speaker} never speaks" for speaker in sorted(silent)]
-    texts = Counter(question.text for question in talk.questions)
-    for question in talk.questions:
-        if question.is_answerable and not question.evidence and not question.labelled_groups:
-            found.append(f"question {question.index} has an answer and no evidence: recall leaves it out")
-        if texts[question.text] > 1:
-            found.append(f"question {question.index} has the text of another one")
+        name, before = talk.conversation_id, None
+        for session in talk.sessions:
+            if before is not None and session.date_time < before.date_time:
+                found.append(f"{name}: {session.session_id} is dated before {before.session_id}")
+            before = session
+            empty = [turn.turn_id for turn in session.turns if not turn.utterance]
+            found += [f"{name}: turn {turn_id} says nothing" for turn_id in empty]
+        silent = set(talk.speakers) - {turn.speaker for turn in talk.turns.values()}
+        found += [f"{name}: {speaker} never speaks" for speaker in sorted(silent)]
+        texts = Counter(question.text for question in talk.questions)
+        for question in talk.questions:
+            asked = f"{name}: question {question.index} has"
+            if question.is_answerable and not question.evidence and not question.labelled_groups:
+                found.append(f"{asked} an answer and no evidence: recall leaves it out")
+            if texts[question.text] > 1:
+                found.append(f"{asked} the text of another one")
     return found
 
 
@@ -112,21 +107,22 @@ def _spread(counts: Sequence[int]) -> str:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m locomo.check") -> int:
     """Check the file that the command line names, and return the exit status: 1 for a fault."""
-    return run_with_exit_status(lambda: _check(tyro.cli(CheckConfig, args=arguments, prog=prog)))
 
+    def check() -> None:
+        file = tyro.cli(CheckConfig, args=arguments, prog=prog).file
+        try:
+            dataset = read_any(file)
+        except DatasetError as error:
+            raise DatasetError(f"{file} is not valid: {error}") from error
+        print(*describe(dataset), sep="\n")
+        oddities = find_oddities(dataset)
+        for oddity in oddities[:_MAX_SHOWN]:
+            print(f"note: {oddity}")
+        if len(oddities) > _MAX_SHOWN:
+            print(f"note: and {len(oddities) - _MAX_SHOWN} more")
+        print(f"valid: {file}")
 
-def _check(config: CheckConfig) -> None:
-    try:
-        dataset = read_any(config.file)
-    except DatasetError as error:
-        raise DatasetError(f"{config.file} is not valid: {error}") from error
-    print(*describe(dataset), sep="\n")
-    oddities = find_oddities(dataset)
-    for oddity in oddities[:_MAX_SHOWN]:
-        print(f"note: {oddity}")
-    if len(oddities) > _MAX_SHOWN:
-        print(f"note: and {len(oddities) - _MAX_SHOWN} more")
-    print(f"valid: {config.file}")
+    return run_with_exit_status(check)
 
 
 if __name__ == "__main__":

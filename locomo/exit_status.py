@@ -41,21 +41,16 @@ def run_with_exit_status(
             raise
         sys.stdout.flush()  # a reader of the output that has gone shows here, and not when Python ends
     except deliberate as error:
-        if isinstance(error, BrokenPipeError) and _is_stdout_closed():
-            return BROKEN_PIPE
+        if isinstance(error, BrokenPipeError):
+            polled = select.poll()
+            polled.register(sys.stdout, select.POLLOUT)
+            if any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0)):
+                # the reader of standard output has gone (``| head``): the rest of it is dropped
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                return BROKEN_PIPE
         print(f"error: {redact(' '.join(str(error).split()))}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, nothing_started) else FAILED
     except KeyboardInterrupt:
         print(interrupted, file=sys.stderr)
         return INTERRUPTED
     return 0
-
-
-def _is_stdout_closed() -> bool:
-    """Tell if the reader of standard output has gone (``| head``); the rest of the output is then dropped."""
-    polled = select.poll()
-    polled.register(sys.stdout, select.POLLOUT)
-    if not any(events & (select.POLLERR | select.POLLHUP) for _, events in polled.poll(0)):
-        return False
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return True

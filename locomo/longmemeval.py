@@ -4,7 +4,6 @@ Source: Wu et al. 2025, ICLR, "LongMemEval: Benchmarking Chat Assistants on Long
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -59,8 +58,26 @@ def load_longmemeval(
         told = _history(instance)
         if not told:
             raise instance.error("has an empty history", "add its sessions, or remove it")
+        must_abstain = identity.endswith(_ABSTENTION_SUFFIX)
+        # What is not there has no evidence: the official retrieval scores leave such questions out.
+        holding = [] if must_abstain else told
+        answering = instance.optional("answer_session_ids")
+        named = {entry.name() for entry in answering.elements("entry")} if answering else set[str]()
+        asked_at, kind = instance.optional("question_date"), instance.required("question_type")
+        if kind.text() not in set(LongMemEvalType):
+            raise kind.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}")
+        question = Question(
+            conversation_id=identity,
+            index=0,
+            text=instance.required("question").name(),
+            category=LongMemEvalType(kind.text()),
+            answer=instance.required("answer").text_or_number(),
+            evidence=tuple(turn_id for one in holding for turn_id in one.answer_turn_ids),
+            labelled_groups=tuple(f"D{one.session.number}" for one in holding if one.name in named),
+            asked_at=_date_time(asked_at) if asked_at else None,
+            must_abstain=must_abstain,
+        )
         sessions = tuple(one.session for one in told)
-        question = _question(instance, identity, told)
         conversations.append(Conversation(identity, (USER, ASSISTANT), sessions, (question,)))
     if not conversations:
         raise DatasetError(f"{path.name}: holds no instance; name another file")
@@ -133,31 +150,6 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
         if kept := tuple(turn for turn in spoken if turn.text):
             told.append(_LabelledSession(name.name(), Session(number, date_time, kept), tuple(answering)))
     return told
-
-
-def _question(instance: JsonAt, identity: str, told: Sequence[_LabelledSession]) -> Question:
-    must_abstain = identity.endswith(_ABSTENTION_SUFFIX)
-    # What is not there has no evidence: the official retrieval scores leave such questions out.
-    holding = [] if must_abstain else told
-    listed = instance.optional("answer_session_ids")
-    named = {entry.name() for entry in listed.elements("entry")} if listed else set[str]()
-    asked_at = instance.optional("question_date")
-    text, written = instance.required("question").name(), instance.required("question_type")
-    try:
-        question_type = LongMemEvalType(written.text())
-    except ValueError as error:
-        raise written.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}") from error
-    return Question(
-        conversation_id=identity,
-        index=0,
-        text=text,
-        category=question_type,
-        answer=instance.required("answer").text_or_number(),
-        evidence=tuple(turn_id for one in holding for turn_id in one.answer_turn_ids),
-        labelled_groups=tuple(f"D{one.session.number}" for one in holding if one.name in named),
-        asked_at=_date_time(asked_at) if asked_at else None,
-        must_abstain=must_abstain,
-    )
 
 
 def _date_time(written: JsonAt) -> datetime:

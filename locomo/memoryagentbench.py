@@ -131,10 +131,21 @@ def _conversation(row: JsonAt, identity: str, file: Path, hashes: list[str]) -> 
     sessions = tuple(_chat_sessions(context, text) if is_chat else split_into_sessions(text))
     if not sessions:
         raise context.error("says nothing", "get the official file")
-    titles: Mapping[str, str] = {}
+    titles: dict[str, str] = {}  # of each movie by its id
     if task is MemoryAgentBenchTask.RECOMMENDATION:
-        titles, sha256 = _read_titles(file)
+        places = (folder / MOVIES_FILE for folder in (file.parent, file.parent.parent))
+        path = next((place for place in places if place.exists()), None)
+        if path is None:
+            raise DatasetError(
+                f"{file.name}: recommendations need {MOVIES_FILE} in {str(file.parent)!r}; get it from where "
+                "the official data lie"
+            )
+        document, sha256 = read_json(path)
         hashes.append(sha256)
+        for name, number in JsonAt(document, path.name).members().items():
+            if type(number) is not int:
+                raise JsonAt(number, f"{path.name}: {name}").wrong_type("a whole number")
+            titles[str(number)] = movie_title(name)
     questions = tuple(_questions(row, metadata, identity, task, titles))
     return Conversation(identity, ("user", "assistant"), sessions, questions)
 
@@ -168,7 +179,14 @@ def _questions(
         if task is MemoryAgentBenchTask.SUMMARIZATION and key_points is not None:
             nuggets = tuple(point.name() for point in key_points.elements("key point"))
         if task is MemoryAgentBenchTask.LONGMEMEVAL:
-            judged_as = _longmemeval_type(types, index, metadata)
+            kinds = types.elements("type") if types else []
+            if index >= len(kinds):
+                raise DatasetError(
+                    f"{metadata.place}: question_types has no type {index + 1}; get the official file"
+                )
+            if kinds[index].text() not in set(LongMemEvalType):
+                raise kinds[index].error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}")
+            judged_as = LongMemEvalType(kinds[index].text())
             must_abstain = "_abs" in _nth(ids, index)
             asked_at = _read_date(_nth(dates, index))
             if _DATE.search(question.text()):  # some say it in their text
@@ -186,18 +204,6 @@ def _questions(
             movies=movies,
             judged_as=judged_as,
         )
-
-
-def _longmemeval_type(types: JsonAt | None, index: int, metadata: JsonAt) -> LongMemEvalType:
-    listed = types.elements("type") if types else []
-    if index >= len(listed):
-        raise DatasetError(f"{metadata.place}: question_types has no type {index + 1}; get the official file")
-    try:
-        return LongMemEvalType(listed[index].text())
-    except ValueError as error:
-        raise listed[index].error(
-            "is an unknown type", f"choose from {', '.join(LongMemEvalType)}"
-        ) from error
 
 
 def _nth(listed: JsonAt | None, index: int) -> str:
@@ -243,24 +249,6 @@ def _chat_sessions(context: JsonAt, text: str) -> Iterator[Session]:
         if turns:
             number += 1
             yield Session(number, day, tuple(turns))
-
-
-def _read_titles(file: Path) -> tuple[dict[str, str], str]:
-    """Read the title of each movie by its id."""
-    folder = next((f for f in (file.parent, file.parent.parent) if (f / MOVIES_FILE).exists()), file.parent)
-    path = folder / MOVIES_FILE
-    if not path.exists():
-        raise DatasetError(
-            f"{file.name}: recommendations need {MOVIES_FILE} in {str(folder)!r}; get it from where the "
-            "official data lie"
-        )
-    document, sha256 = read_json(path)
-    titles: dict[str, str] = {}
-    for name, number in JsonAt(document, path.name).members().items():
-        if type(number) is not int:
-            raise JsonAt(number, f"{path.name}: {name}").wrong_type("a whole number")
-        titles[str(number)] = movie_title(name)
-    return titles, sha256
 
 
 def split_into_sessions(

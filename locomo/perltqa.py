@@ -81,7 +81,34 @@ def parse_perltqa(memory: object, qa: object) -> list[Conversation]:
             entries.setdefault(name, []).append(entry.required(name))
     if not entries:
         raise asked.error("asks about nobody", "name another file")
-    return [_parse_protagonist(name, people.required(name), asked_of) for name, asked_of in entries.items()]
+    conversations: list[Conversation] = []
+    for name, asked_of in entries.items():
+        person = people.required(name)
+        section = person.optional("profile")
+        facts = {field: str(value) for field, value in section.members().items()} if section else {}
+        if description := person.optional_text("profile_description"):
+            facts["description"] = description
+        background: list[Turn] = []  # a turn for each field of the profile, and for each person known
+        for field, value in facts.items():
+            if value.strip():
+                background += _note_turns(_profile_group_id(field), name, [field, value])
+        for memory_id, entry in _list_memories(person, PerltqaType.RELATIONSHIP):
+            written = [entry.optional_text(field) for field in ("Supporting Characters", "Relationship")]
+            known = ", ".join(part for part in written if part)
+            background += _note_turns(memory_id, name, [known, entry.optional_text("Description")])
+        told = [_MemoryEntry(tuple(background)), *_events_and_dialogues(name, person)]
+        told = [entry for entry in told if entry.turns]
+        if not told:
+            raise person.error("tells nothing", "fill it in, or remove the questions about it")
+        # What has no time comes first, at the time of the first thing that has one.
+        first = min((e.happened_at for e in told if e.happened_at is not None), default=_DEFAULT_DATE)
+        told.sort(key=lambda e: (e.happened_at or first, e.happened_at is not None))
+        sessions = tuple(Session(i, e.happened_at or first, e.turns) for i, e in enumerate(told, start=1))
+        others = Counter(turn.speaker for s in sessions for turn in s.turns if turn.speaker != name)
+        partner = others.most_common(1)[0][0] if others else "nobody"
+        questions = tuple(_questions(name, asked_of, sessions))
+        conversations.append(Conversation(name, (name, partner), sessions, questions))
+    return conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,32 +117,6 @@ class _MemoryEntry:
 
     turns: tuple[Turn, ...]
     happened_at: datetime | None = None
-
-
-def _parse_protagonist(name: str, person: JsonAt, asked: Sequence[JsonAt]) -> Conversation:
-    """Read one person. What has no time comes first, at the time of the first thing that has one."""
-    section = person.optional("profile")
-    facts = {field: str(value) for field, value in section.members().items()} if section else {}
-    if description := person.optional_text("profile_description"):
-        facts["description"] = description
-    background: list[Turn] = []  # a turn for each field of the profile, and for each person known
-    for field, value in facts.items():
-        if value.strip():
-            background += _note_turns(_profile_group_id(field), name, [field, value])
-    for memory_id, entry in _list_memories(person, PerltqaType.RELATIONSHIP):
-        written = [entry.optional_text(field) for field in ("Supporting Characters", "Relationship")]
-        known = ", ".join(part for part in written if part)
-        background += _note_turns(memory_id, name, [known, entry.optional_text("Description")])
-    entries = [_MemoryEntry(tuple(background)), *_events_and_dialogues(name, person)]
-    entries = [entry for entry in entries if entry.turns]
-    if not entries:
-        raise person.error("tells nothing", "fill it in, or remove the questions about it")
-    first = min((e.happened_at for e in entries if e.happened_at is not None), default=_DEFAULT_DATE)
-    ordered = sorted(entries, key=lambda e: (e.happened_at or first, e.happened_at is not None))
-    sessions = tuple(Session(i, e.happened_at or first, e.turns) for i, e in enumerate(ordered, start=1))
-    others = Counter(turn.speaker for s in sessions for turn in s.turns if turn.speaker != name)
-    partner = others.most_common(1)[0][0] if others else "nobody"
-    return Conversation(name, (name, partner), sessions, tuple(_questions(name, asked, sessions)))
 
 
 def _events_and_dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:

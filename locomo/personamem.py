@@ -10,6 +10,7 @@ import csv
 import hashlib
 import io
 import json
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -69,7 +70,12 @@ def load_personamem(
         name = questions_path.stem.replace("questions", "shared_contexts")
         contexts_path = questions_path.with_name(f"{name}.jsonl")
     questions, contexts = _read_bytes(questions_path), _read_bytes(contexts_path)
-    histories = _histories(contexts, contexts_path.name)
+    histories: dict[str, list[JsonAt]] = {}  # the messages of each by its id: one object a line
+    for number, line in enumerate(contexts.splitlines(), start=1):
+        if line.strip():
+            place = f"{contexts_path.name}: line {number}"
+            for name, messages in JsonAt(decode_json(line, place), place).members().items():
+                histories[name] = JsonAt(messages, f"{place}: {name}").elements("message")
     asked: dict[tuple[str, int], list[dict[str, str]]] = {}
     for number, row in enumerate(_rows(questions, questions_path.name), start=2):
         end = row["end_index_in_shared_context"]
@@ -95,17 +101,6 @@ def _read_bytes(path: Path) -> bytes:
             f"cannot read {str(path)!r} ({error.strerror}): name questions_SIZE.csv, with "
             "shared_contexts_SIZE.jsonl beside it"
         ) from error
-
-
-def _histories(content: bytes, source: str) -> dict[str, list[JsonAt]]:
-    """Read the messages of every history by its id: one object of one member a line."""
-    histories: dict[str, list[JsonAt]] = {}
-    for number, line in enumerate(content.splitlines(), start=1):
-        if line.strip():
-            place = f"{source}: line {number}"
-            for name, messages in JsonAt(decode_json(line, place), place).members().items():
-                histories[name] = JsonAt(messages, f"{place}: {name}").elements("message")
-    return histories
 
 
 def _rows(content: bytes, source: str) -> list[dict[str, str]]:
@@ -143,32 +138,24 @@ def _conversation(name: str, end: int, messages: list[JsonAt], rows: list[dict[s
     )
     if not sessions:
         raise DatasetError(f"history {name!r} says nothing before its message {end}; get the file again")
-    questions = tuple(_question(identity, index, row) for index, row in enumerate(rows))
-    return Conversation(identity, ("user", "assistant"), sessions, questions)
-
-
-def _question(identity: str, index: int, row: dict[str, str]) -> Question:
-    written = row["question_type"].strip()
     known = {kind.value: kind for kind in PersonaMemType} | _OTHER_NAMES
-    if written not in known:
-        raise DatasetError(
-            f"{row['place']}: question_type={written!r} is unknown; choose from {', '.join(known)}"
-        )
-    letter = row["correct_answer"].strip().lower()
-    if letter not in ("(a)", "(b)", "(c)", "(d)"):
-        raise DatasetError(f"{row['place']}: correct_answer={letter!r} is none of (a), (b), (c), (d)")
-    text = row["user_question_or_message"].strip().removeprefix("User: ")
-    options = "\n".join(_split_options(row["all_options"]))
-    return Question(identity, index, f"{text}\n\n{INSTRUCTION}\n\n{options}", known[written], letter)
-
-
-def _split_options(written: str) -> list[str]:
-    """Read the options: a list in JSON or as Python writes it; text of another form is one option."""
-    for read in (json.loads, ast.literal_eval):
-        try:
-            options = read(written)
-        except (ValueError, SyntaxError, RecursionError, MemoryError):
-            continue
-        if isinstance(options, list):
-            return [str(option) for option in options]
-    return [written.strip()]
+    questions: list[Question] = []
+    for index, row in enumerate(rows):
+        kind, letter = row["question_type"].strip(), row["correct_answer"].strip().lower()
+        if kind not in known:
+            raise DatasetError(
+                f"{row['place']}: question_type={kind!r} is unknown; choose from {', '.join(known)}"
+            )
+        if letter not in ("(a)", "(b)", "(c)", "(d)"):
+            raise DatasetError(f"{row['place']}: correct_answer={letter!r} is none of (a), (b), (c), (d)")
+        options = [row["all_options"].strip()]  # a list in JSON or as Python writes it; else it is one option
+        for read in (json.loads, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                listed = read(row["all_options"])
+                if isinstance(listed, list):
+                    options = [str(option) for option in listed]
+                    break
+        asked = row["user_question_or_message"].strip().removeprefix("User: ")
+        text = "\n\n".join([asked, INSTRUCTION, "\n".join(options)])
+        questions.append(Question(identity, index, text, known[kind], letter))
+    return Conversation(identity, ("user", "assistant"), sessions, tuple(questions))

@@ -24,7 +24,19 @@ def read_rows(path: Path) -> tuple[list[JsonAt], str]:
         ) from error
     match path.suffix:
         case ".parquet":
-            rows = [JsonAt(row, f"{path.name}: row {i}") for i, row in enumerate(_parquet(content, path), 1)]
+            try:
+                import pyarrow as pa
+                import pyarrow.parquet as pq  # an extra, and slow to import
+            except ImportError as error:
+                raise DatasetError(
+                    f"{path.name}: Parquet needs pyarrow: pip install 'memory-program[train]', or name the "
+                    "same rows as .jsonl"
+                ) from error
+            try:
+                table: list[Any] = pq.read_table(io.BytesIO(content)).to_pylist()  # Any: what the file holds
+            except pa.ArrowException as error:
+                raise DatasetError(f"{path.name}: is no Parquet file ({error}); get it again") from error
+            rows = [JsonAt(row, f"{path.name}: row {i}") for i, row in enumerate(table, 1)]
         case ".jsonl":
             places = [
                 (f"{path.name}: line {i}", line)
@@ -39,18 +51,3 @@ def read_rows(path: Path) -> tuple[list[JsonAt], str]:
     if not rows:
         raise DatasetError(f"{path.name}: has no row; name another file")
     return rows, hashlib.sha256(content).hexdigest()
-
-
-def _parquet(content: bytes, path: Path) -> list[dict[str, Any]]:  # Any: what the file holds
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq  # an extra, and slow to import
-    except ImportError as error:
-        raise DatasetError(
-            f"{path.name}: Parquet needs pyarrow: pip install 'memory-program[train]', or name the same rows "
-            "as .jsonl"
-        ) from error
-    try:
-        return pq.read_table(io.BytesIO(content)).to_pylist()
-    except pa.ArrowException as error:
-        raise DatasetError(f"{path.name}: is no Parquet file ({error}); get it again") from error

@@ -33,24 +33,24 @@ class SplitConfig:
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m locomo.split_data") -> int:
     """Write or verify the splits as the command line says, and return the exit status."""
-    flags = tyro.conf.FlagCreatePairsOff[SplitConfig]
-    return run_with_exit_status(lambda: _run_split_command(tyro.cli(flags, args=arguments, prog=prog)))
 
+    def split() -> None:
+        config = tyro.cli(tyro.conf.FlagCreatePairsOff[SplitConfig], args=arguments, prog=prog)
+        source = config.data or download_locomo()
+        dataset = load_locomo(source, allow_modified=config.allow_modified)
+        if not (config.verify and (config.out / MANIFEST_FILE).exists()):
+            write_splits(dataset, source, config.out)
+        if config.verify:
+            verify_splits(dataset, config.out)
+        for name in SPLITS:
+            conversations = select_split(dataset.conversations, name)
+            count = len(all_questions(conversations))
+            where = split_file(config.out, name)
+            print(f"{name:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
+        if config.verify:
+            print("verified: the splits are disjoint and complete")
 
-def _run_split_command(config: SplitConfig) -> None:
-    source = config.data or download_locomo()
-    dataset = load_locomo(source, allow_modified=config.allow_modified)
-    if not (config.verify and (config.out / MANIFEST_FILE).exists()):
-        write_splits(dataset, source, config.out)
-    if config.verify:
-        verify_splits(dataset, config.out)
-    for split in SPLITS:
-        conversations = select_split(dataset.conversations, split)
-        count = len(all_questions(conversations))
-        where = split_file(config.out, split)
-        print(f"{split:5}  conversations: {len(conversations)}  questions: {count:4}  {where}")
-    if config.verify:
-        print("verified: the splits are disjoint and complete")
+    return run_with_exit_status(split)
 
 
 if __name__ == "__main__":

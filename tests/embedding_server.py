@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
 from tests.served_app import ServedApp
@@ -20,10 +20,11 @@ def theme_vector(text: str) -> list[float]:
 
 
 class EmbeddingServer(ServedApp):
-    """The server. ``texts`` has all that was embedded; ``is_broken`` answers 500."""
+    """The server. ``texts`` has all that was embedded, ``keys`` what was sent; ``is_broken`` answers 500."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+        self.keys: list[str] = []
         self.is_broken = False
         app = FastAPI()
         app.post("/v1/embeddings", response_model=None)(self._embed)
@@ -35,7 +36,8 @@ class EmbeddingServer(ServedApp):
         host, port = self.address
         return f"http://{host}:{port}/v1"
 
-    def _embed(self, body: dict[str, Any]) -> dict[str, Any] | JSONResponse:
+    def _embed(self, request: Request, body: dict[str, Any]) -> dict[str, Any] | JSONResponse:
+        self.keys.append(request.headers["authorization"].removeprefix("Bearer "))
         if self.is_broken:
             return JSONResponse({"error": {"message": "out of memory"}}, 500)
         self.texts += body["input"]

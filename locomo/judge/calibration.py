@@ -233,9 +233,21 @@ def _make_answers(item: CalibrationItem) -> Iterator[tuple[AnswerKind, str]]:
         yield from ((AnswerKind.GENERIC, text) for text in item.vague)
     else:
         yield AnswerKind.GOLD, gold
+        others: list[str] = []  # the gold in another form
+        match item.gold:
+            case date() as day:
+                others = [f"{day:%B} {day.day}, {day.year}", day.isoformat()]
+            case YearMonth(year, month):
+                others = [f"In {year}, in {date(year, month, 1):%B}", f"{year}-{month:02}"]
+            case CountedThings(number, things):
+                others = [str(number), f"{_NUMBER_WORDS[number]} {things}"]
+            case tuple() as items:
+                *first, last = reversed(items)
+                others = [f"{', '.join(first)} and {last}"]
+            case str():
+                pass
         sentence = f"As far as I can tell, the answer is this: {gold}"
-        for text in (*_paraphrase_gold(item.gold), *item.said, sentence):
-            yield AnswerKind.PARAPHRASE, text
+        yield from ((AnswerKind.PARAPHRASE, text) for text in (*others, *item.said, sentence))
         if item.outdated:
             yield AnswerKind.OUTDATED_THEN_GOLD, f"Formerly {item.outdated}, but now {gold}"
         near = [format_gold(neighbour) for neighbour in off_by_one_golds(item.gold)]
@@ -255,19 +267,3 @@ def _make_answers(item: CalibrationItem) -> Iterator[tuple[AnswerKind, str]]:
     yield from ((AnswerKind.REFUSAL, text) for text in _REFUSALS)
     yield AnswerKind.EMPTY, ""
     yield AnswerKind.INSTRUCTION, _INSTRUCTION
-
-
-def _paraphrase_gold(gold: GoldValue) -> list[str]:
-    """Say a gold that is a date, a number or a list in another form."""
-    match gold:
-        case date():
-            return [f"{gold:%B} {gold.day}, {gold.year}", gold.isoformat()]
-        case YearMonth():
-            return [f"In {gold.year}, in {date(gold.year, gold.month, 1):%B}", f"{gold.year}-{gold.month:02}"]
-        case CountedThings():
-            return [str(gold.number), f"{_NUMBER_WORDS[gold.number]} {gold.things}"]
-        case str():
-            return []
-        case _:
-            *others, last = reversed(gold)
-            return [f"{', '.join(others)} and {last}"]

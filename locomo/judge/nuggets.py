@@ -16,7 +16,7 @@ from locomo.types import Question
 
 _MARKS = r"(?:(?!-\d)[\W_])*"  # a minus sign belongs to the number
 _NUMBER = re.compile(
-    rf"{_MARKS}(?:(?:the )?(?:final )?(?:verdict|score|line|number){_MARKS}(?:is )?{_MARKS})?"
+    rf"{_MARKS}(?:(?:the )?(?:final )?(?:verdict|score|lines?|number){_MARKS}(?:is )?{_MARKS})?"
     r"(-?\d+(?:\.\d+)?)(?!\s*%)\W*",
     re.IGNORECASE,
 )
@@ -74,7 +74,20 @@ class NuggetJudge(dspy.Module):
             dspy.LMError: the model could not be asked.
         """
         grading = list_nugget_gradings(question)[nugget]
-        criterion, given, most = _material(question, prediction, nugget, grading)
+        given, most = prediction, 1  # the answer as it is shown, and the largest number that is allowed
+        match grading:
+            case NuggetGrading.EVENT:
+                lines = event_lines(prediction)
+                criterion, given, most = question.nuggets[nugget], _numbered(lines), len(lines)
+            case NuggetGrading.KEY_POINTS:
+                criterion, most = _numbered(question.nuggets), len(question.nuggets)
+            case NuggetGrading.SENTENCES:
+                sentences = answer_sentences(prediction)
+                criterion, given, most = str(question.answer), _numbered(sentences), len(sentences)
+            case NuggetGrading.FLUENCY:
+                criterion = "fluency"
+            case NuggetGrading.STATEMENT:
+                criterion = question.nuggets[nugget]
         inputs = {"question": question.text, "criterion": criterion, "given_answer": given}
         fields = {name: escape_prompt_markers(text) for name, text in inputs.items()}
         predict = self.by_grading[grading]
@@ -92,41 +105,15 @@ def _judgement(
     verdict: str, grading: NuggetGrading, most: int, reasoning: str, everything: str
 ) -> NuggetJudgement:
     """Read a verdict; without a number that is allowed, the reasons are all that was said."""
-    if grading is NuggetGrading.EVENT:
-        lines = _read_lines(verdict, most)
-        if lines is not None:
-            return NuggetJudgement(float(min(lines, default=0)), reasoning, lines)
-        return NuggetJudgement(None, everything)
+    if grading is NuggetGrading.EVENT:  # the numbers of lines; 0 stands for none
+        parts = re.split(r"(?<=\d)\s*(?:,|;|and|&)\s*(?:and\s+)?(?=\d)", verdict)
+        numbers = [_read_value(part, NuggetGrading.EVENT, most) for part in parts]
+        if None in numbers:
+            return NuggetJudgement(None, everything)
+        lines = tuple(sorted({int(number) for number in numbers if number}))
+        return NuggetJudgement(float(min(lines, default=0)), reasoning, lines)
     value = _read_value(verdict, grading, most)
     return NuggetJudgement(value, reasoning if value is not None else everything)
-
-
-def _read_lines(verdict: str, most: int) -> tuple[int, ...] | None:
-    """Read the numbers of lines; 0 stands for none. None if they are others than the answer has."""
-    parts = re.split(r"(?<=\d)\s*(?:,|;|and|&)\s*(?:and\s+)?(?=\d)", verdict)
-    numbers = [_read_value(part, NuggetGrading.EVENT, most) for part in parts]
-    if None in numbers:
-        return None
-    return tuple(sorted({int(number) for number in numbers if number}))
-
-
-def _material(
-    question: Question, prediction: str, nugget: int, grading: NuggetGrading
-) -> tuple[str, str, int]:
-    """Give the criterion, the answer as it is shown, and the largest number that is allowed."""
-    match grading:
-        case NuggetGrading.EVENT:
-            lines = event_lines(prediction)
-            return question.nuggets[nugget], _numbered(lines), len(lines)
-        case NuggetGrading.KEY_POINTS:
-            return _numbered(question.nuggets), prediction, len(question.nuggets)
-        case NuggetGrading.SENTENCES:
-            sentences = answer_sentences(prediction)
-            return str(question.answer), _numbered(sentences), len(sentences)
-        case NuggetGrading.FLUENCY:
-            return "fluency", prediction, 1
-        case NuggetGrading.STATEMENT:
-            return question.nuggets[nugget], prediction, 1
 
 
 def _numbered(texts: "list[str] | tuple[str, ...]") -> str:
@@ -135,7 +122,10 @@ def _numbered(texts: "list[str] | tuple[str, ...]") -> str:
 
 def _read_value(verdict: str, grading: NuggetGrading, most: int) -> float | None:
     """Read a number from 0 to the largest that is allowed; only statements have halves."""
-    found = _NUMBER.fullmatch(verdict.replace("[[ ## completed ## ]]", "").strip())
+    plain = verdict.replace("[[ ## completed ## ]]", "").strip()
+    if grading is not NuggetGrading.EVENT:  # "7 out of 9"
+        plain = re.sub(rf"(?<=\d)\s*(?:/|(?:out )?of)\s*{most}(?=\W*$)", "", plain)
+    found = _NUMBER.fullmatch(plain)
     number = float(found[1]) if found else -1.0
     steps = 2 if grading is NuggetGrading.STATEMENT else 1
     if not 0 <= number <= most or (number * steps) % 1:

@@ -76,6 +76,14 @@ class BatchApi(ABC):
     max_bytes = 190_000_000
     """The most bytes of one batch: OpenAI takes 200 MB, Anthropic 256."""
 
+    _dialects: Mapping[str, OpenAIChatLM | AnthropicLM]
+    """The dialect that writes requests, by the name of their limit of tokens."""
+
+    _key_header: tuple[str, str]
+    """The header of the key, and what stands before the key in it."""
+
+    _other_headers: Mapping[str, str]
+
     def __init__(
         self, model: str, url: str, facts: EndpointFacts, key_variables: tuple[str | None, ...]
     ) -> None:
@@ -99,7 +107,7 @@ class BatchApi(ABC):
     def write_body(self, request: Request) -> JsonObject:
         """Write the body that a direct call would have."""
         named = replace(request, model=self.model.partition("/")[2])
-        sent = self._dialect().build_request(named, stream=False)
+        sent = self._dialects[self.token_field].build_request(named, stream=False)
         body: JsonObject = json.loads(sent.body or b"{}")
         body.pop("stream", None)  # a batch takes none
         return body
@@ -108,7 +116,11 @@ class BatchApi(ABC):
         """Read the reply to one request; raise the error that a direct call would raise."""
         if reply.status != 200:
             raise provider_error(reply.status, read_error(json.dumps(reply.body)), url=self.url)
-        return self._parse(request, reply.body)
+        return self.read_body(request, reply.body)
+
+    @abstractmethod
+    def read_body(self, request: Request, body: JsonObject) -> Response:
+        """Read the body of a reply with status 200."""
 
     @abstractmethod
     def submit(self, bodies: Mapping[str, JsonObject]) -> str:
@@ -122,19 +134,10 @@ class BatchApi(ABC):
     def replies(self, batch_id: str, status: BatchStatus) -> dict[str, BatchReply]:
         """Fetch the replies of a batch that has ended; those that expired or were cancelled are missing."""
 
-    @abstractmethod
-    def _dialect(self) -> OpenAIChatLM | AnthropicLM: ...
-
-    @abstractmethod
-    def _parse(self, request: Request, body: JsonObject) -> Response: ...
-
-    @abstractmethod
-    def _headers(self, key: str) -> dict[str, str]: ...
-
     def _send(self, method: str, path: str, content: JsonObject | None = None) -> list[JsonObject]:
         """Send a request; return the JSON of each line of the reply."""
         url, key = f"{self.url}{path}", next((k for k in map(read_key, self._key_variables) if k), NO_KEY)
-        headers = self._headers(key)
+        headers = {self._key_header[0]: f"{self._key_header[1]}{key}", **self._other_headers}
         try:
             reply = self._client.request(method, url, headers=headers, timeout=_TIMEOUT, **(content or {}))
         except httpx.TimeoutException as error:
@@ -164,6 +167,7 @@ class OpenAIBatchApi(BatchApi):
         is_own = own_server(model, api_base) is not None
         facts = endpoint_facts(url, model, is_listed=not is_own)
         super().__init__(model, url, facts, (key_variable, "OPENAI_API_KEY"))
+        self._key_header, self._other_headers = ("Authorization", "Bearer "), account_headers(url)
         self._is_plain = is_own and not is_reasoning_model(model)
         self._dialects = {
             field: OpenAIChatLM(api_key=NO_KEY, compat=OpenAIChatCompat(max_tokens_field=field))
@@ -215,14 +219,9 @@ class OpenAIBatchApi(BatchApi):
                 found[str(line["custom_id"])] = BatchReply(500, {"error": error})
         return found
 
-    def _dialect(self) -> OpenAIChatLM:
-        return self._dialects[self.token_field]
-
-    def _parse(self, request: Request, body: JsonObject) -> Response:
+    def read_body(self, request: Request, body: JsonObject) -> Response:
+        """Read a chat completion."""
         return read_completion(body, request, self.url)
-
-    def _headers(self, key: str) -> dict[str, str]:
-        return {"Authorization": f"Bearer {key}"} | account_headers(self.url)
 
 
 class AnthropicBatchApi(BatchApi):
@@ -235,6 +234,9 @@ class AnthropicBatchApi(BatchApi):
         facts = endpoint_facts(str(api_base), model, is_listed=api_base is None)
         super().__init__(model, f"{host.removesuffix('/v1')}/v1", facts, (key_variable, "ANTHROPIC_API_KEY"))
         self._messages = AnthropicLM(api_key=NO_KEY)
+        self._dialects = {self.token_field: self._messages}
+        self._key_header = ("x-api-key", "")
+        self._other_headers = {"anthropic-version": self._messages.api_version}
 
     def submit(self, bodies: Mapping[str, JsonObject]) -> str:
         """Submit the requests in one call."""
@@ -264,18 +266,13 @@ class AnthropicBatchApi(BatchApi):
                 found[str(line["custom_id"])] = BatchReply(_ANTHROPIC_STATUS.get(kind, 500), error)
         return found
 
-    def _dialect(self) -> AnthropicLM:
-        return self._messages
-
-    def _parse(self, request: Request, body: JsonObject) -> Response:
+    def read_body(self, request: Request, body: JsonObject) -> Response:
+        """Read a message."""
         # the dialect asks nothing of the reply but its JSON
         response = self._messages.parse_response(request, cast(Any, httpx.Response(200, json=body)))
         if response.finish_reason == "content_filter":
             raise lm15.ProviderError("the provider's content filter ended the reply")
         return response
-
-    def _headers(self, key: str) -> dict[str, str]:
-        return {"x-api-key": key, "anthropic-version": self._messages.api_version}
 
 
 def make_batch_api(model: str, api_base: str | None, key_variable: str | None) -> BatchApi:

@@ -232,7 +232,10 @@ class BatchQueue:
         try:
             while not self._closing.is_set():
                 with self._changed:
-                    due_s = self._due_s()
+                    times = [batch.poll_at for batch in self._batches.values() if batch.calls]
+                    if any(not self._is_held(call.api) for call in self._new):
+                        times.append(self._arrived_at + self._gather_s)
+                    due_s = min(times) - time.monotonic() if times else None
                     if due_s is None or due_s > 0:
                         self._changed.wait(due_s)
                         continue
@@ -247,13 +250,6 @@ class BatchQueue:
             self.abandon(f"{str(self._path)!r} cannot be written ({error})")
         finally:
             self.abandon()  # nobody would answer the calls that wait
-
-    def _due_s(self) -> float | None:
-        """Return the seconds until there is something to do; None if there is nothing."""
-        times = [batch.poll_at for batch in self._batches.values() if batch.calls]
-        if any(not self._is_held(call.api) for call in self._new):
-            times.append(self._arrived_at + self._gather_s)
-        return min(times) - time.monotonic() if times else None
 
     def _is_held(self, api: BatchApi) -> bool:
         """Tell if calls must wait for another batch, since the account has no room for two."""
@@ -323,8 +319,12 @@ class BatchQueue:
                 if status.has_ended:
                     batch.replies = api.replies(batch.record.key, status)
         except (lm15.LM15Error, *_MALFORMED) as error:
-            if isinstance(error, (lm15.AuthError, lm15.BillingError)):  # it goes on at the provider
-                self._leave(batch, f"cannot be asked for: {_describe(error)}")
+            if isinstance(error, (lm15.AuthError, lm15.BillingError)):
+                # the batch goes on at the provider, and a later process may claim its calls there
+                with self._changed:
+                    calls, batch.calls = list(batch.calls.values()), {}
+                what = f"batch {batch.record.key} cannot be asked for: {_describe(error)}"
+                self._fail(calls, f"{api.model}: {what}; mend this, and the same command waits for the batch")
                 return
             if not _POLICY.should_retry(error):
                 self._end_unfinished(batch, f"is lost: {_describe(error)}")
@@ -351,13 +351,6 @@ class BatchQueue:
         elif batch.calls:
             why = f" ({redact_text(status.error)})" if status.error else ""
             self._end_unfinished(batch, f"{status.word}{why}")
-
-    def _leave(self, batch: _Batch, what: str) -> None:
-        """Fail the calls that wait for a batch; a later process may claim them there."""
-        with self._changed:
-            calls, batch.calls = list(batch.calls.values()), {}
-        name = f"{batch.record.model}: batch {batch.record.key}"
-        self._fail(calls, f"{name} {what}; mend this, and the same command waits for the batch")
 
     def _end_unfinished(self, batch: _Batch, what: str) -> None:
         """Fail the calls that get no reply from a batch; those of an earlier process are submitted again."""

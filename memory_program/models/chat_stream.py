@@ -86,27 +86,24 @@ class StreamedReply:
             raise lm15.ServerError(f"an event of the reply is not JSON; it begins with {begin!r}") from error
         if not isinstance(chunk, dict):
             return
+        chunk, before = cast(Json, chunk), len(self._unchecked)
         try:
-            self._take_chunk(cast(Json, chunk))
+            self._head = self._head or {name: chunk.get(name) for name in ("id", "created", "model")}
+            self._usage = chunk.get("usage") or self._usage
+            self.error = self.error or in_band_error(chunk)
+            choice: Json = next(iter(chunk.get("choices") or []), None) or {}
+            if choice.get("finish_reason"):
+                self._finish_reason, self.is_complete = choice["finish_reason"], True
+            delta: Json = choice.get("delta") or choice.get("message") or {}
+            self._take_text("content", delta.get("content"))
+            self._take_text("reasoning_content", delta.get("reasoning_content") or delta.get("reasoning"))
+            self._take_text("refusal", delta.get("refusal"))
+            for call in delta.get("tool_calls") or []:
+                self._take_call(call)
         except (TypeError, AttributeError) as error:
             raise lm15.ServerError(
                 f"an event of the reply is no part of a chat completion; it begins with {begin!r}"
             ) from error
-
-    def _take_chunk(self, chunk: Json) -> None:
-        self._head = self._head or {name: chunk.get(name) for name in ("id", "created", "model")}
-        self._usage = chunk.get("usage") or self._usage
-        self.error = self.error or in_band_error(chunk)
-        choice: Json = next(iter(chunk.get("choices") or []), None) or {}
-        if choice.get("finish_reason"):
-            self._finish_reason, self.is_complete = choice["finish_reason"], True
-        delta: Json = choice.get("delta") or choice.get("message") or {}
-        before = len(self._unchecked)
-        self._take_text("content", delta.get("content"))
-        self._take_text("reasoning_content", delta.get("reasoning_content") or delta.get("reasoning"))
-        self._take_text("refusal", delta.get("refusal"))
-        for call in delta.get("tool_calls") or []:
-            self._take_call(call)
         self.events += len(self._unchecked) > before
 
     def _take_text(self, name: str, text: object) -> None:

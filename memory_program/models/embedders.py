@@ -26,6 +26,7 @@ from memory_program.bank.dense import (
 )
 from memory_program.core.errors import EmbeddingError, EmbeddingMismatchError, StoreError
 from memory_program.core.extras import name_missing_extra
+from memory_program.models.factory import missing_keys
 from memory_program.models.http_engine import NO_KEY, read_key
 from memory_program.models.litellm_engine import import_litellm
 from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local, model_source
@@ -72,10 +73,24 @@ def load_embedder(
         )
     embed_tokens = None if reranker is None else _token_function(reranker)
     model = embedder_fingerprint(name)
-    functions = _local_functions(name) if is_local(name) else [partial(_call_endpoint, name, api_base)] * 2
+    lock = threading.Lock()  # tokenizers are not safe to share
+
+    @cache
+    def load() -> "SentenceTransformer":
+        return _load_local_model(name)
+
+    def embed_here(task: str, texts: list[str]) -> ArrayLike:
+        with lock:
+            encode = load().encode_query if task == "query" else load().encode_document
+            return encode(texts, show_progress_bar=False)
+
     embed, embed_query = (
-        CachedEmbedding(function, f"{task}:{model}", cache_file)
-        for task, function in zip(("document", "query"), functions, strict=True)
+        CachedEmbedding(
+            partial(embed_here, task) if is_local(name) else partial(_call_endpoint, name, api_base),
+            f"{task}:{model}",
+            cache_file,
+        )
+        for task in ("document", "query")
     )
     dimension = len(embed([_PROBE])[0])
     return DenseIndex(
@@ -147,9 +162,7 @@ def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLi
     import_litellm()  # without telemetry
     from openai import OpenAIError  # the base of LiteLLM's errors; slow to import
 
-    key = read_key(EMBEDDER_KEY) or (
-        NO_KEY if api_base is not None and not read_key("OPENAI_API_KEY") else ""
-    )
+    key = read_key(EMBEDDER_KEY) or (NO_KEY if api_base is not None and missing_keys(name) else "")
     options: dict[str, Any] = {"max_retries": _MAX_RETRIES, "timeout": _TIMEOUT_S}  # Any: LiteLLM's
     options |= {"api_key": key} if key else {}
     options |= {"api_base": api_base} if api_base is not None else {}
@@ -166,22 +179,6 @@ def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLi
             f"embedder {name!r} at {place} failed: {said}; check --embedder, --embedder-api-base and "
             f"{EMBEDDER_KEY}, and start the same command again: vectors so far are kept"
         ) from error
-
-
-def _local_functions(name: str) -> list[EmbeddingFunction]:
-    """Return the functions of a local model for documents and for queries; the first call loads it."""
-    lock = threading.Lock()  # tokenizers are not safe to share
-
-    @cache
-    def load() -> list[EmbeddingFunction]:
-        model = _load_local_model(name)
-        return [partial(f, show_progress_bar=False) for f in (model.encode_document, model.encode_query)]
-
-    def embed(place: int, texts: list[str]) -> ArrayLike:
-        with lock:
-            return load()[place](texts)
-
-    return [partial(embed, 0), partial(embed, 1)]
 
 
 def _token_function(name: str) -> TokenFunction:

@@ -45,7 +45,14 @@ from memory_program.models.name_hints import name_hint, suggest_name
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.models.reply_settings import thinking_tokens
 
-__all__ = ["AdaptiveLimiter", "RemoteModel", "check_model", "language_model", "takes_chat_template"]
+__all__ = [
+    "AdaptiveLimiter",
+    "RemoteModel",
+    "check_model",
+    "language_model",
+    "missing_keys",
+    "takes_chat_template",
+]
 
 _MIN_REASONING_TOKENS = 16_000  # DSPy refuses a lower limit for reasoning models: their thoughts count too
 _MODEL_NAME_HELP = (
@@ -57,7 +64,17 @@ _MODEL_NAME_HELP = (
 _POCKET_TOKENS = 128  # the longest correct reply in twelve long worlds has 91; beyond, it only repeats itself
 
 _CHECK_TOKENS = 16
-_TOGETHER_KEYS = ("TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHERAI_API_KEY", "TOGETHER_AI_TOKEN")
+_OTHER_KEYS = {
+    "azure": ("AZURE_OPENAI_API_KEY", "AZURE_AD_TOKEN"),
+    "cohere": ("CO_API_KEY",),
+    "huggingface": ("HF_TOKEN",),
+    "openrouter": ("OR_API_KEY",),
+    "perplexity": ("PERPLEXITY_API_KEY",),
+    "replicate": ("REPLICATE_API_TOKEN",),
+    "together_ai": ("TOGETHER_API_KEY", "TOGETHER_AI_API_KEY", "TOGETHER_AI_TOKEN"),
+}
+"""Variables that LiteLLM takes a provider's key from, and does not list."""
+
 _SLOW_WARNING_AFTER_S = 10.0
 _SLOW_WARNING = "%r%s has not answered yet; it becomes an error after a minute or two of tries"
 
@@ -149,10 +166,11 @@ def language_model(
 def takes_chat_template(name: str, api_base: str | None) -> bool:
     """Tell if arguments of the chat template are sent to a model.
 
-    They are sent to models on this machine, to servers with an address, and to hosted models that are known
-    to think: other hosted APIs have no such argument.
+    They are sent to models on this machine, to servers with an address, and to hosted models whose thoughts
+    they switch off: other hosted APIs have no such argument.
     """
-    return runs_here(name) or bool(own_server(name, api_base)) or thinking_tokens(name, {}) > 0
+    can_be_off = thinking_tokens(name, {}) > thinking_tokens(name, {"enable_thinking": False})
+    return runs_here(name) or bool(own_server(name, api_base)) or can_be_off
 
 
 def _local_language_model(
@@ -255,7 +273,7 @@ class RemoteModel(RateLimitedEngine):
                 )
         if not slash and not is_vllm(name):
             raise ModelError(_no_provider(name))
-        missing = _missing_keys(name)
+        missing = missing_keys(name)
         if read_key(key_variable):
             missing = []
         server = own_server(name, api_base)
@@ -318,13 +336,13 @@ class RemoteModel(RateLimitedEngine):
 
 def _no_provider(name: str) -> str:
     suggested, key = suggest_name(name) if "/" not in name else None, ""
-    missing = _missing_keys(suggested) if suggested is not None else []
+    missing = missing_keys(suggested) if suggested is not None else []
     if missing:
         key = f" (it needs a key: set {' or '.join(missing)} in the environment)"
     return f"{name!r} names no provider that LiteLLM knows: {name_hint(name)}{key}; {_MODEL_NAME_HELP}"
 
 
-def _missing_keys(name: str) -> list[str]:
+def missing_keys(name: str) -> list[str]:
     """List the variables of keys that a model needs and the environment lacks.
 
     Raises:
@@ -337,13 +355,13 @@ def _missing_keys(name: str) -> list[str]:
             provider: str = litellm.get_llm_provider(model=name)[1]
         except litellm.BadRequestError:
             raise ModelError(_no_provider(name)) from None
-        if provider == "together_ai" and any(os.environ.get(key, "").strip() for key in _TOGETHER_KEYS):
-            return []
-        # Clouds with accounts (AWS, Google) find their credentials themselves: only keys are checked.
+        # Clouds with accounts (AWS, Google) find their credentials themselves: only keys are checked. If one
+        # variable of Azure is missing, such as its address, LiteLLM lists all of them.
         known = litellm.validate_environment(model=name)["missing_keys"]
-        missing = [variable for variable in known if variable.endswith(("_API_KEY", "_API_TOKEN"))]
-        if missing:
-            return [*missing, "TOGETHER_API_KEY"] if provider == "together_ai" else missing
+        listed = [variable for variable in known if variable.endswith(("_API_KEY", "_API_TOKEN"))]
+        others = _OTHER_KEYS.get(provider, ())
+        if listed:
+            return [] if any(map(read_key, (*listed, *others))) else [*listed, *others[:1]]
         variable = f"{provider.upper()}_API_KEY"
     elif variable not in os.environ:
         return [variable]

@@ -339,12 +339,37 @@ def make_client(url: str, connections: int) -> httpx.Client:
     Raises:
         ModelError: the environment names a proxy that does not speak HTTP.
     """
+    address, proxies = urlsplit(url), getproxies()
+    proxy = proxies.get(address.scheme) or proxies.get("all") or None
+    if address.hostname is None or proxy_bypass(address.hostname):
+        proxy = None
+    if proxy is not None:
+        proxy = proxy if "://" in proxy else f"http://{proxy}"  # as other clients read it
+        variable = f"{address.scheme.upper()}_PROXY"
+        advice = f"set {variable} to http://HOST:PORT, or bypass it: NO_PROXY={address.hostname}"
+        if not is_server_address(f"http://{proxy.partition('://')[2]}"):  # it may hold a password
+            raise ModelError(f"the environment's proxy is no address: {advice}")
+        scheme, host = urlsplit(proxy).scheme, urlsplit(proxy).hostname
+        if scheme != "http":
+            raise ModelError(
+                f"the environment's proxy at {host!r} is one for {scheme!r}, expected 'http': {advice}"
+            )
     return httpx.Client(
         limits=httpx.Limits(max_connections=connections, max_keepalive_connections=connections),
-        verify=ssl.create_default_context(),
-        proxy=_proxy_url(url),
+        verify=trusted_certificates(),
+        proxy=proxy,
         trust_env=False,
     )
+
+
+def trusted_certificates() -> ssl.SSLContext:
+    """Trust the certificates of certifi, of the system, and of SSL_CERT_FILE.
+
+    Some Pythons find none of the system's, such as that of python.org on macOS.
+    """
+    context = httpx.create_ssl_context(trust_env=False)
+    context.load_default_certs()
+    return context
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -359,32 +384,3 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
             return None
         seconds = max(0.0, (until.replace(tzinfo=until.tzinfo or UTC) - datetime.now(UTC)).total_seconds())
     return seconds if math.isfinite(seconds) and seconds >= 0 else None
-
-
-def _proxy_url(url: str) -> str | None:
-    """Return the environment's proxy for an address; None if there is none.
-
-    Raises:
-        ModelError: the proxy does not speak HTTP.
-    """
-    address = urlsplit(url)
-    if address.hostname is None or proxy_bypass(address.hostname):
-        return None
-    proxies = getproxies()
-    proxy = proxies.get(address.scheme) or proxies.get("all")
-    if not proxy:
-        return None
-    if "://" not in proxy:
-        proxy = f"http://{proxy}"  # as other clients read it
-    if not is_server_address(f"http://{proxy.partition('://')[2]}"):
-        raise ModelError(  # it may hold a password
-            f"the environment's proxy is no address: set {address.scheme.upper()}_PROXY to http://HOST:PORT, "
-            f"or bypass it: NO_PROXY={address.hostname}"
-        )
-    scheme, host = urlsplit(proxy).scheme, urlsplit(proxy).hostname
-    if scheme != "http":
-        raise ModelError(
-            f"the environment's proxy at {host!r} is one for {scheme!r}, expected 'http': set "
-            f"{address.scheme.upper()}_PROXY to http://HOST:PORT, or bypass it: NO_PROXY={address.hostname}"
-        )
-    return proxy

@@ -225,8 +225,13 @@ class RateLimitedEngine:
                     finally:
                         seconds += time.monotonic() - started
                     self.limiter.record_success()
-                    if tries == 1 and self.retries.max_retries and _is_blank(response):
-                        raise lm15.ServerError("the reply is empty")  # it may pass; a second one is taken
+                    # a model that ends at once has written a token, the end
+                    may_be_blank = response.finish_reason == "stop" and not response.usage.output_tokens
+                    if tries == 1 and self.retries.max_retries and may_be_blank:
+                        parts = response.message.parts
+                        if all(isinstance(p, lm15.TextPart) and not p.text.strip() for p in parts):
+                            # as when a router wakes a model: it may pass, and a second one is taken
+                            raise lm15.ServerError("the reply is empty")
         except Exception as error:
             self._note_retries(error, tries)
             redact_error(error)
@@ -237,10 +242,13 @@ class RateLimitedEngine:
         assert response is not None
         usage = Usage(calls=1, seconds=seconds, retries=tries - 1)
         usage += self._token_usage(response, request.model)
-        # the engine of this process stopped it
-        was_stopped = bool((response.provider_data or {}).get("is_repetitive"))
-        loops = response.finish_reason == "length" and bool(find_repetition(_written_text(response)))
-        is_repetitive = was_stopped or loops
+        # the engine of this process stopped it, or it ran on to its limit
+        is_repetitive = bool((response.provider_data or {}).get("is_repetitive"))
+        if response.finish_reason == "length":  # the text counts, or thoughts or tool calls without one
+            parts = response.message.parts
+            texts = [p.text for p in parts if isinstance(p, (lm15.TextPart, lm15.ThinkingPart)) and p.text]
+            texts += [json.dumps(part.input) for part in parts if isinstance(part, lm15.ToolCallPart)]
+            is_repetitive = is_repetitive or bool(texts and find_repetition(texts[-1]))
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
 
@@ -280,26 +288,6 @@ class RateLimitedEngine:
 
     def __deepcopy__(self, memo: object) -> "RateLimitedEngine":
         return self
-
-
-def _written_text(response: lm15.Response) -> str:
-    """Return what a model wrote last: its text, or its thoughts or tool calls where it came to no text."""
-    parts = response.message.parts
-    texts = [
-        part.text for part in parts if isinstance(part, (lm15.TextPart, lm15.ThinkingPart)) and part.text
-    ]
-    calls = [json.dumps(part.input) for part in parts if isinstance(part, lm15.ToolCallPart)]
-    return next(reversed([*texts, *calls]), "")
-
-
-def _is_blank(response: lm15.Response) -> bool:
-    """Tell if a reply has nothing in it and the model is not the reason, as when a router wakes one.
-
-    A model that ends at once has written a token, the end.
-    """
-    is_the_models = bool(response.usage.output_tokens) or response.finish_reason != "stop"
-    parts = response.message.parts
-    return not is_the_models and all(isinstance(p, lm15.TextPart) and not p.text.strip() for p in parts)
 
 
 @contextmanager

@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from memory_program.models.model_names import is_bundled
-
 THINKING_TOKENS = 8192
 """Room for the thoughts of a reasoning model, beside the reply itself."""
 
 _THINKS = re.compile(
-    r"qwen3(?!.*(instruct|coder))|qwq|deepseek-r1|-r1-|gpt-oss|magistral|glm-(4\.[5-9]|[5-9])|thinking|reason",
+    r"qwen3(?!.*(instruct|coder))|qwq|deepseek-r1|-r1-|gpt-oss|magistral|glm-(4\.[5-9]|[5-9])|smollm3|"
+    r"minimax-m\d|think|reason",
     re.IGNORECASE,
 )
+_HOSTED_THINKS = re.compile(r"gemini-(?!1|2\.0)|grok-(3-mini|[4-9])", re.IGNORECASE)
 _ONLY_ANSWERS = re.compile(r"instruct|gpt-4|gpt-3", re.IGNORECASE)
 
 
@@ -43,8 +43,8 @@ def most_reply_tokens(model: str, replies: ReplySettings) -> int:
 def thinking_tokens(model: str, chat_template_kwargs: Mapping[str, object]) -> int:
     """Return the tokens that a model may think, beside its reply; 0 if it does not think.
 
-    Open reasoning models are known by their names. ``enable_thinking: false`` among the arguments of the chat
-    template switches thinking off (Qwen3).
+    Models that think unasked are known by their names. ``enable_thinking: false`` among the arguments of the
+    chat template switches off the thoughts of open ones (Qwen3); those of Gemini and Grok stay on.
 
     Example:
         >>> thinking_tokens("openai/Qwen/Qwen3-8B", {}), thinking_tokens("openai/qwen2.5-7b", {})
@@ -53,7 +53,8 @@ def thinking_tokens(model: str, chat_template_kwargs: Mapping[str, object]) -> i
         0
     """
     is_off = chat_template_kwargs.get("enable_thinking") is False
-    return 0 if is_off or is_bundled(model) or not _THINKS.search(model) else THINKING_TOKENS
+    thinks = _HOSTED_THINKS.search(model) or (not is_off and _THINKS.search(model))
+    return THINKING_TOKENS if thinks else 0
 
 
 def may_think(model: str, chat_template_kwargs: Mapping[str, object]) -> bool:
@@ -63,5 +64,5 @@ def may_think(model: str, chat_template_kwargs: Mapping[str, object]) -> bool:
         >>> may_think("openai/my-model", {}), may_think("openai/Qwen/Qwen2.5-7B-Instruct", {})
         (True, False)
     """
-    is_off = chat_template_kwargs.get("enable_thinking") is False
-    return not is_off and (thinking_tokens(model, {}) > 0 or not _ONLY_ANSWERS.search(model))
+    is_plain = chat_template_kwargs.get("enable_thinking") is False or _ONLY_ANSWERS.search(model)
+    return thinking_tokens(model, chat_template_kwargs) > 0 or not is_plain

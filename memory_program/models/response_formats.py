@@ -83,10 +83,21 @@ class ResponseFormats:
         known = self.support(lm)
         first_error: LMError | None = None
         for support in list(SchemaSupport)[known or 0 :]:
+            sent = schema if support is SchemaSupport.SCHEMA else _without_limits(schema)
+            format_: JsonSchema = {"type": "json_object"}
+            if support < SchemaSupport.JSON_OBJECT:  # in the form that LiteLLM and DSPy take
+                named = {"name": "reply", "schema": sent, "strict": True}
+                format_ = {"type": "json_schema", "json_schema": named}
             try:
-                reply = send(_keywords(schema, support))
+                reply = send({} if support is SchemaSupport.NOTHING else {"response_format": format_})
             except LMError as error:
-                if not _may_be_about_format(error, is_known=known is not None):
+                is_refusal = isinstance(error, LMInvalidRequestError | LMUnsupportedFeatureError)
+                is_other = isinstance(error, ContextWindowExceededError | LMUnsupportedModelError)
+                # an endpoint that took the format before says so
+                may_be_about_format = _ABOUT_FORMAT.search(str(error)) or (
+                    known is None and not re.search(r"context|too long|token|temperature", str(error))
+                )
+                if is_other or not (is_refusal and may_be_about_format):
                     raise first_error or error from None
                 first_error = first_error or error
                 continue
@@ -174,34 +185,9 @@ def _endpoint(lm: dspy.LM) -> object:
     return lm if isinstance(lm.engine, str) else lm.engine
 
 
-def _keywords(schema: JsonSchema, support: SchemaSupport) -> dict[str, Any]:
-    """Return the keyword arguments of a call, in the form that LiteLLM and DSPy take."""
-    if support is SchemaSupport.NOTHING:
-        return {}
-    if support is SchemaSupport.JSON_OBJECT:
-        return {"response_format": {"type": "json_object"}}
-    sent = schema if support is SchemaSupport.SCHEMA else _without_limits(schema)
-    return {
-        "response_format": {
-            "type": "json_schema",
-            "json_schema": {"name": "reply", "schema": sent, "strict": True},
-        }
-    }
-
-
 def _without_limits(value: Any) -> Any:  # noqa: ANN401  # JSON
     if isinstance(value, list):
         return [_without_limits(element) for element in value]
     if isinstance(value, dict):
         return {key: _without_limits(member) for key, member in value.items() if key not in _LIMITS}
     return value
-
-
-def _may_be_about_format(error: LMError, *, is_known: bool) -> bool:
-    """Tell if an endpoint may have refused the format; of one that took it before, only if it says so."""
-    if isinstance(error, ContextWindowExceededError | LMUnsupportedModelError):
-        return False
-    if not isinstance(error, LMInvalidRequestError | LMUnsupportedFeatureError):
-        return False
-    says_so = _ABOUT_FORMAT.search(str(error)) is not None
-    return says_so or not (is_known or re.search(r"context|too long|token|temperature", str(error)))

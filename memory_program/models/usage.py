@@ -177,7 +177,9 @@ def list_price(model: str, *, api_base: str | None = None) -> Price | None:
     if model in prices:
         return prices[model][1]
     listed_provider, price = prices.get(bare_name, ("", None))
-    return price if slash and listed_provider == provider else None
+    # LiteLLM lists some providers by their API: bedrock_converse, vertex_ai-language-models
+    is_same = re.match(rf"{re.escape(provider)}(?![a-z\d])", listed_provider)
+    return price if slash and is_same else None
 
 
 def check_max_cost(max_cost: float | None, models: Iterable[tuple[str, str | None]]) -> None:

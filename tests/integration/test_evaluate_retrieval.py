@@ -103,6 +103,16 @@ def test_a_failed_embedding_names_the_endpoint_and_nothing_is_answered_by_words(
     assert ranked(tmp_path / "run")[0] == "D1:1"
 
 
+def test_a_server_gets_the_key_of_its_provider_and_none_is_needed(server, tmp_path, monkeypatch):
+    for variable in ("EMBEDDER_API_KEY", "OPENAI_API_KEY", "MISTRAL_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    for place, key in enumerate(("", "0123456789")):
+        if key:
+            monkeypatch.setenv("MISTRAL_API_KEY", key)
+        load_embedder("mistral/themes", api_base=server.url, cache_file=tmp_path / f"{place}.sqlite")
+    assert server.keys == ["no-key", "0123456789"]
+
+
 def test_a_store_records_the_embedder_and_its_vectors(server, tmp_path):
     data = write_conversations(tmp_path / "talks.json", 1, sessions=1)
     models = {"systems": "memory", "model": "openai/test", "judge_model": "none"}

@@ -16,7 +16,7 @@ import dspy
 import pytest
 
 from memory_program.core.errors import ModelError
-from memory_program.models.factory import check_model, language_model
+from memory_program.models.factory import check_model, language_model, missing_keys
 from memory_program.models.usage import track_usage
 from tests.model_server import Behaviour, ModelServer, Reply, always, scripted
 
@@ -45,12 +45,16 @@ def says(text: str) -> Reply:
 
 
 @contextmanager
-def answering(status: int, body: str, **headers: str) -> Generator[str]:
-    """Answer every request by the same bytes; yields the address."""
+def answering(
+    status: int, body: str, *, azure_keys: list[str] | None = None, **headers: str
+) -> Generator[str]:
+    """Answer every request by the same bytes; yields the address, and collects the keys for Azure."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["content-length"]))
+            if azure_keys is not None:
+                azure_keys.append(self.headers["api-key"])
             self.send_response(status)
             for name, value in headers.items():
                 self.send_header(name.replace("_", "-"), value)
@@ -655,9 +659,39 @@ def test_a_name_without_its_provider_is_told_the_right_form(
         language_model(name)
 
 
-def test_together_is_reached_with_any_of_its_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "together_ai/meta-llama/Llama-3.3-70B-Instruct-Turbo"
-    with pytest.raises(ModelError, match="TOGETHER_API_KEY"):
+@pytest.mark.parametrize(
+    ("name", "listed", "other"),
+    [
+        (
+            "together_ai/meta-llama/Llama-3.3-70B-Instruct-Turbo",
+            "TOGETHERAI_API_KEY",
+            "TOGETHER_API_KEY",
+        ),
+        ("azure/my-deployment", "AZURE_API_KEY", "AZURE_OPENAI_API_KEY"),
+        ("huggingface/together/deepseek-ai/DeepSeek-R1", "HUGGINGFACE_API_KEY", "HF_TOKEN"),
+        ("perplexity/sonar", "PERPLEXITYAI_API_KEY", "PERPLEXITY_API_KEY"),
+    ],
+)
+def test_a_provider_is_reached_with_any_of_its_keys(
+    name: str, listed: str, other: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in (listed, other, "AZURE_API_BASE", "AZURE_API_VERSION", "AZURE_AD_TOKEN"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(ModelError, match=f"set {listed} or {other} in"):
         language_model(name)
-    monkeypatch.setenv("TOGETHER_API_KEY", "0123456789")
-    language_model(name)
+    for variable in (listed, other):
+        monkeypatch.setenv(variable, "0123456789")
+        assert missing_keys(name) == []
+        monkeypatch.delenv(variable)
+
+
+def test_the_key_of_azure_is_sent_to_an_address_of_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AZURE_API_KEY", "0123456789")
+    for variable in ("AZURE_API_BASE", "AZURE_API_VERSION"):
+        monkeypatch.delenv(variable, raising=False)
+    keys = list[str]()
+    with answering(400, "no deployment", azure_keys=keys) as url, pytest.raises(dspy.LMError):
+        model(url, "azure/test")("Say hello.")
+    assert keys == ["0123456789"]

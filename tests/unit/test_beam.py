@@ -3,6 +3,7 @@
 import json
 from copy import deepcopy
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from beam_samples import CHAT, QUESTIONS, write_beam
@@ -19,8 +20,9 @@ from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
 
 
-def test_each_main_question_begins_a_session_with_the_date_of_its_batch(tmp_path):
-    dataset = load_beam(write_beam(tmp_path))
+def test_each_main_question_begins_a_session_with_the_date_of_its_batch(tmp_path, monkeypatch):
+    path = write_beam(tmp_path)
+    dataset = load_beam(path)
     (talk,) = dataset.conversations
     assert [[turn.text for turn in session.turns] for session in talk.sessions] == [
         ["I bought a green kayak.", "Enjoy it."],
@@ -30,6 +32,8 @@ def test_each_main_question_begins_a_session_with_the_date_of_its_batch(tmp_path
     days = [session.date_time for session in talk.sessions]
     assert days == [datetime(2024, 3, 15, tzinfo=UTC)] * 2 + [datetime(2024, 4, 2, tzinfo=UTC)]
     assert (talk.conversation_id, dataset.version[:5]) == ("100K-1", "100K-")
+    monkeypatch.chdir(path)
+    assert load_beam(Path()) == dataset
     unanswerable, order, update = talk.questions
     assert [q.category for q in talk.questions] == [
         BeamAbility.ABSTENTION,

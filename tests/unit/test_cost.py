@@ -97,3 +97,16 @@ def test_a_limit_that_cannot_be_kept_is_refused():
         ConfigError, match=r"max_cost=1.0 cannot be kept: as called here, m has no known price"
     ):
         check_affordable(estimates(0.1, None), spent_usd=0, max_cost_usd=1.0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "bedrock/us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+        "vertex_ai/gemini-2.5-flash",
+        "gemini/gemini-2.5-flash",
+    ],
+)
+def test_a_model_has_the_price_of_its_provider_by_whichever_api(name):
+    assert list_price(name) is not None
+    assert list_price(f"openai/{name.partition('/')[2]}") is None

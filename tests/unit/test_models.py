@@ -10,6 +10,7 @@ import pytest
 
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.models.factory import language_model, takes_chat_template
+from memory_program.models.http_engine import trusted_certificates
 
 
 @pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
@@ -140,6 +141,16 @@ def test_importing_the_modules_does_not_start_jax(tmp_path: Path) -> None:
     )
     paths = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
     subprocess.run([sys.executable, "-c", check], check=True, env={**os.environ, "PYTHONPATH": paths})
+
+
+def test_the_certificates_of_certifi_are_trusted_beside_those_of_ssl_cert_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = tmp_path / "own.pem"
+    own.touch()
+    monkeypatch.setenv("SSL_CERT_FILE", str(own))
+    monkeypatch.setenv("SSL_CERT_DIR", str(tmp_path))
+    assert trusted_certificates().cert_store_stats()["x509_ca"] > 100
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,11 @@ def test_the_prompt_is_the_one_that_was_agreed_on(asked, grading):
         ("key-points", "1", 0.5),  # of two
         ("sentences", "3", 1.0),  # of three
         ("sentences", "4", None),
+        ("sentences", "3 out of 3", 1.0),
+        ("key-points", "**1/2**", 0.5),
+        ("key-points", "1/3", None),
+        ("statement", "0.5/1", 0.5),
+        ("event", "1/2", None),
     ],
 )
 def test_a_reply_is_a_number_that_is_allowed_or_nothing(asked, grading, verdict, value):
@@ -79,7 +84,15 @@ def test_a_reply_is_a_number_that_is_allowed_or_nothing(asked, grading, verdict,
 
 
 @pytest.mark.parametrize(
-    ("verdict", "lines"), [("1, 2", (1, 2)), ("2 and 1", (1, 2)), ("**1**", (1,)), ("0", ()), ("1 to 2", ())]
+    ("verdict", "lines"),
+    [
+        ("1, 2", (1, 2)),
+        ("2 and 1", (1, 2)),
+        ("Lines 1 and 2", (1, 2)),
+        ("**1**", (1,)),
+        ("0", ()),
+        ("1 to 2", ()),
+    ],
 )
 def test_all_lines_of_an_event_are_read(asked, verdict, lines):
     question, nugget = asked[NuggetGrading.EVENT]

@@ -15,7 +15,13 @@ from memory_program.bank.budget import count_tokens
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError
-from memory_program.models.reply_settings import ReplySettings, most_reply_tokens, thinking_tokens
+from memory_program.models.factory import takes_chat_template
+from memory_program.models.reply_settings import (
+    ReplySettings,
+    may_think,
+    most_reply_tokens,
+    thinking_tokens,
+)
 from tests.conversations import session
 from tests.scripted_lm import ScriptedLM, fields
 
@@ -109,7 +115,23 @@ def test_a_verdict_has_a_limit():
     assert lm.script.configs[0].max_tokens == 512
 
 
+@pytest.mark.parametrize(
+    "name", ["gemini/gemini-2.5-flash", "vertex_ai/gemini-3-pro-preview", "openrouter/x-ai/grok-4"]
+)
+def test_thoughts_of_hosted_models_have_room_and_no_switch_in_the_chat_template(name):
+    assert thinking_tokens(name, {}) == thinking_tokens(name, {"enable_thinking": False}) == 8192
+    assert may_think(name, {"enable_thinking": False})
+    assert not takes_chat_template(name, None)
+
+
+@pytest.mark.parametrize("name", ["gemini/gemini-2.0-flash", "gemini/gemini-1.5-pro", "xai/grok-2"])
+def test_hosted_models_without_thoughts_have_the_limit_of_the_reply(name):
+    assert thinking_tokens(name, {}) == 0
+
+
 def test_thoughts_of_open_models_have_room():
+    assert thinking_tokens("openai/allenai/Olmo-3-7B-Think", {}) == 8192
+    assert thinking_tokens("local:HuggingFaceTB/SmolLM3-3B", {"enable_thinking": False}) == 0
     assert thinking_tokens("openai/deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", {}) == 8192
     assert thinking_tokens("openai/Qwen/Qwen3-4B-Instruct-2507", {}) == 0
     assert most_reply_tokens("openai/qwq", ReplySettings()) == 4096 + 8192
