@@ -16,6 +16,7 @@ from locomo.statistics import Interval, clustered_interval
 from locomo.types import Conversation
 from memory_program import MemoryProgram, MemorySpace, language_model
 from memory_program.bank.outcomes import Outcome
+from memory_program.core.command_line import run_script
 from memory_program.worlds import SAMPLE_FILE
 
 
@@ -55,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(run_script(main))

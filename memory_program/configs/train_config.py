@@ -149,9 +149,19 @@ class TrainConfig(Settings, init=False):
     def _check_consistency(self) -> Self:
         self.grading.check_has_judge()
         self.source.check_trainable()
-        if self.samples_on_vllm:
-            self._check_vllm()
-        self._check_thoughts()
+        if self.samples_on_vllm and self.trainer.optimizer.tuning == "full":
+            raise ConfigError(
+                "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "
+                "lora, or --sampler local without --sampler-url"
+            )
+        thoughts = thinking_tokens(self.model, self.system.replies.settings().chat_template_kwargs)
+        limit = self.trainer.max_completion_tokens
+        if limit < min(thoughts, _LEAST_WITH_THOUGHTS):  # they fill the reply, and no sample can be used
+            raise ConfigError(
+                f"model={self.model!r} thinks before it replies, and max_completion_tokens={limit} would cut "
+                f"most samples short of a reply: {self._thoughts_advice()}, or raise --max-completion-tokens "
+                f"to at least {_LEAST_WITH_THOUGHTS:,}"
+            )
         for part in self.parts:
             named = getattr(self, f"{part}_model")
             if named is not None:
@@ -168,24 +178,6 @@ class TrainConfig(Settings, init=False):
                 "reward is the score of its answer: leave it out"
             )
         return self
-
-    def _check_vllm(self) -> None:
-        if self.trainer.optimizer.tuning == "full":
-            raise ConfigError(
-                "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "
-                "lora, or --sampler local without --sampler-url"
-            )
-
-    def _check_thoughts(self) -> None:
-        """Refuse to train a model whose thoughts fill the reply, so that no sample can be used."""
-        thoughts = thinking_tokens(self.model, self.system.replies.settings().chat_template_kwargs)
-        limit = self.trainer.max_completion_tokens
-        if limit < min(thoughts, _LEAST_WITH_THOUGHTS):
-            raise ConfigError(
-                f"model={self.model!r} thinks before it replies, and max_completion_tokens={limit} would cut "
-                f"most samples short of a reply: {self._thoughts_advice()}, or raise --max-completion-tokens "
-                f"to at least {_LEAST_WITH_THOUGHTS:,}"
-            )
 
     def _thoughts_advice(self) -> str:
         return (

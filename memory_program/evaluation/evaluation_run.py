@@ -26,6 +26,7 @@ from memory_program.evaluation.report.write_reports import load_system_records, 
 from memory_program.evaluation.role_models import (
     ModelFactory,
     RoleModels,
+    check_template_arguments,
     load_dense_index,
     make_role_models,
     with_author_notes,
@@ -152,6 +153,10 @@ def _run_systems(
         recorded = [system.recorded for system in systems]
         for system in recorded:
             stack.callback(system.journals.close)
+        used = [(Role.JUDGE, config.judge)]
+        for one in (system.run.system for system in recorded):
+            used += [(Role.WRITER, one.writer), (Role.READER, one.reader)]
+        check_template_arguments(config, used)
         estimates = [system.estimate_calls() for system in systems]
         listed = [estimate for of_system in estimates for estimate in of_system]
         workers = _make_workers(config, console, recorded, listed, batches)

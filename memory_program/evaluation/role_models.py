@@ -11,7 +11,8 @@ from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.serve_config import ServeConfig
-from memory_program.core.errors import ModelError
+from memory_program.configs.sft_config import TrajectoriesConfig
+from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.run_folder import EMBEDDINGS_FILE
 from memory_program.models.batch_queue import BatchQueue, calling_directly
 from memory_program.models.embedders import load_embedder
@@ -67,6 +68,27 @@ def with_author_notes(models: RoleModels, conversations: Sequence[Conversation])
         return observations_lm(conversations) if is_notes else models(role, name, temperature)
 
     return make
+
+
+def check_template_arguments(
+    config: EvaluateConfig | OptimizeConfig | ServeConfig | TrajectoriesConfig,
+    named: Sequence[tuple[Role, str | None]],
+) -> None:
+    """Check that the arguments of the chat template reach a model of a run, if there are any.
+
+    Raises:
+        ConfigError: they reach none, and would only stand in the signature.
+    """
+    given = config.system.replies.chat_template_kwargs
+    models = [(role, name) for role, name in named if name is not None and name != OBSERVATIONS]
+    if not given or not models:
+        return
+    if not any(takes_chat_template(name, server_address(config, role)) for role, name in models):
+        names = ", ".join(dict.fromkeys(name for _, name in models))
+        raise ConfigError(
+            f"chat_template_kwargs={given!r} would not reach {names}, since hosted APIs have no such "
+            "setting: leave it out, or give the address of your own server with --api-base"
+        )
 
 
 def make_role_models(

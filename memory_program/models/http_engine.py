@@ -72,7 +72,7 @@ class ChatCompletionsEngine:
         ``api_base`` is the address of a server that is not OpenAI's; see ``own_server``.
 
         Raises:
-            ModelError: the environment names a proxy that does not speak HTTP.
+            ModelError: the environment names a proxy that does not speak HTTP, or unreadable certificates.
         """
 
         def key() -> str:
@@ -81,6 +81,7 @@ class ChatCompletionsEngine:
         self._is_own = api_base is not None
         self._url = (api_base or openai_url()).rstrip("/")
         self._timeout_s = timeout_s
+        check_certificate_file(self._url)
         self._client = make_client(self._url, connections)
         # DSPy's dialect writes the body and reads replies and errors. Some servers ignore
         # ``max_completion_tokens`` in silence, and a reply then runs until the context is full; reasoning
@@ -298,6 +299,24 @@ def untrusted_certificate(server: str, error: BaseException) -> str:
         f"the certificate of {server} is not trusted ({error}): if the server is yours, set SSL_CERT_FILE to "
         "the PEM file of the authority that signed it"
     )
+
+
+def check_certificate_file(url: str) -> None:
+    """Check that SSL_CERT_FILE holds certificates, if it is set: OpenSSL ignores a file that it cannot read.
+
+    Raises:
+        ModelError: it cannot be read, and the address is one of HTTPS.
+    """
+    named = os.environ.get("SSL_CERT_FILE")
+    if not named or not url.startswith("https:"):
+        return
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(named)
+    except OSError as error:
+        raise ModelError(
+            f"SSL_CERT_FILE={named!r} cannot be read ({error.strerror or error}): name the PEM file of the "
+            "authorities to trust"
+        ) from error
 
 
 def read_key(variable: str | None) -> str:

@@ -13,7 +13,7 @@ from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
-from memory_program.evaluation.role_models import ModelFactory, make_role_models
+from memory_program.evaluation.role_models import ModelFactory, check_template_arguments, make_role_models
 from memory_program.evaluation.stages.cost_estimate import format_estimates
 from memory_program.models.factory import check_model
 from memory_program.models.model_names import OBSERVATIONS
@@ -227,6 +227,8 @@ def _make_stage_context(
     subject: OptimizationTarget,
 ) -> StageContext:
     """Make the models of a run, with a reply cache, and the metric."""
+    named = [(config.task_role, config.model), (Role.WRITER, config.writer), (Role.JUDGE, config.judge)]
+    check_template_arguments(config, [*named, (Role.PROMPT, config.proposer)])
     make = make_role_models(config, models)
 
     def make_lm(role: Role, name: str, temperature: float) -> CachedLM:

@@ -127,7 +127,10 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
                     413, f"a request may have {limits.max_bytes:,} bytes: send fewer items at once"
                 )
         try:
-            document = _load_json(body)
+            try:
+                document = orjson.loads(body)
+            except orjson.JSONDecodeError:
+                document = json.loads(body)  # only this reads half a surrogate pair, which a reply may hold
         except (ValueError, RecursionError) as error:
             return _error_response(400, f"the request is not JSON ({error}): send an object with 'items'")
         items = document.get("items") if isinstance(document, dict) else None
@@ -145,15 +148,9 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
         return Response(json.dumps({"items": rewards}), media_type="application/json")
 
     app.add_api_route("/health", health)
+    app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)
     app.add_api_route("/reward", reward, methods=["POST"])
     return app
-
-
-def _load_json(body: bytearray) -> object:
-    try:
-        return orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return json.loads(body)  # half a surrogate pair, which a sampled reply may hold, is read only by this
 
 
 def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
@@ -173,7 +170,11 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
         if not isinstance(episode, dict):
             raise RecordError(f"episode={episode!r:.80} is not an object: write it with episode_to_json")
         expert_tokens = episode.get("expert_tokens")
-        if expert_tokens is not None and not _are_token_counts(expert_tokens):
+        has_counts = isinstance(expert_tokens, dict) and all(
+            kind in set(MemoryKind) and type(count) is int and count >= 0
+            for kind, count in expert_tokens.items()
+        )
+        if expert_tokens is not None and not has_counts:
             raise RecordError(
                 f"expert_tokens={expert_tokens!r:.80} are no counts by kind: expected for example "
                 "{'episodic': 120, 'semantic': 80}"
@@ -198,12 +199,6 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
 
 def _is_reply(given: object) -> TypeGuard[str]:
     return isinstance(given, str) and len(given) <= _MAX_REPLY_CHARS
-
-
-def _are_token_counts(given: object) -> bool:
-    return isinstance(given, dict) and all(
-        kind in set(MemoryKind) and type(count) is int and count >= 0 for kind, count in given.items()
-    )
 
 
 def _error_response(status: int, message: str) -> Response:

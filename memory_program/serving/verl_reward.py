@@ -35,8 +35,10 @@ def compute_score(
     Raises:
         RuntimeError: the server cannot be reached, or returns no reward.
     """
-    if extra_info is None:
-        raise RuntimeError("extra_info is missing: train on rows of train.py --mode export --format verl")
+    if extra_info is None or not {"agent", "episode"} <= extra_info.keys():
+        raise RuntimeError(
+            "extra_info has no agent and episode: train on rows of train.py --mode export --format verl"
+        )
     episode, earlier = extra_info["episode"], extra_info.get("earlier", [])
     item = {
         "agent": extra_info["agent"],

@@ -21,11 +21,10 @@ MOST_MESSAGES = 256
 MOST_ITEMS = 200
 
 
-def _replace_half_pairs(text: object) -> object:
-    return INVALID_CHARACTERS.sub("\ufffd", text) if isinstance(text, str) else text
-
-
-ShownText = Annotated[str, BeforeValidator(_replace_half_pairs)]
+ShownText = Annotated[
+    str,
+    BeforeValidator(lambda text: INVALID_CHARACTERS.sub("\ufffd", text) if isinstance(text, str) else text),
+]
 """Text of a model or a user in a response; half a surrogate pair, which no response can carry, is U+FFFD."""
 
 Kind = Literal["episodic", "semantic", "procedural"]

@@ -18,6 +18,7 @@ from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system
+from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.groups import tracked_params
 from memory_program.configs.sft_config import (
@@ -34,17 +35,13 @@ from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
 from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import lock_run_folder
+from memory_program.evaluation.role_models import check_template_arguments
 from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, read_sft_conversations, save_with_data
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.frozen_adapters import merge_frozen_adapters
 from memory_program.inference.loading import load_model
-from memory_program.models.factory import (
-    AdaptiveLimiter,
-    check_model,
-    language_model,
-    takes_chat_template,
-)
+from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.model_names import OBSERVATIONS, model_program
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
@@ -92,14 +89,14 @@ def collect_trajectories(
     elif expert is None and config.model == OBSERVATIONS:
         expert = expert_of_observations(program, splits.train)
     elif expert is None:
+        check_template_arguments(config, [(Role.WRITER, config.model)])
         limiter = AdaptiveLimiter(config.concurrency)
-        template = config.system.replies.settings().chat_template_kwargs
         expert = language_model(
             config.model,
             api_base=config.api_base,
             max_tokens=config.max_completion_tokens,
             limiter=limiter,
-            chat_template_kwargs=template if takes_chat_template(config.model, config.api_base) else None,
+            chat_template_kwargs=config.system.replies.settings().chat_template_kwargs,
         )
         check_model(expert)
     program.writer.set_lm(expert)

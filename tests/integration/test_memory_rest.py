@@ -17,12 +17,14 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.cli import main
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import BusyError, ConfigError
 from memory_program.evaluation.question_selection import load_selection
+from memory_program.serving.service.rest_api import PARAMETERS
 from memory_program.serving.service.serve_command import (
     make_memory_app,
     make_parts,
@@ -534,6 +536,7 @@ def test_metrics_count_what_happened_and_name_nobody(server, ask):
     assert "memory_sessions_written_total" in text
     assert "ø" not in text
     assert server[0].get("/health").json()["status"] == "ok"
+    assert server[0].head("/health").status_code == 200  # as uptime monitors ask
 
 
 def test_the_schema_describes_every_route(server):
@@ -543,6 +546,33 @@ def test_the_schema_describes_every_route(server):
         "memories/{memory_id}/sources",
         *("corrections", "forget", "undo", "namespaces", "namespace"),
     }
+
+
+def test_a_misspelt_parameter_does_not_reach_the_default_namespace(server, ask):
+    for route in ("messages", "ask", "corrections", "forget", "undo"):
+        answer = ask("POST", route, params={"user_id": "alice"})
+        assert answer.status_code == 422
+        assert "unknown parameter 'user_id': choose from as_of, cursor" in answer.json()["detail"]
+    for method, route in (("GET", "memories"), ("GET", "namespaces"), ("DELETE", "namespace")):
+        assert ask(method, route, params={"user_id": "alice"}).status_code == 422
+    schema = server[0].get("/openapi.json").json()["paths"]
+    routes = [route for path, methods in schema.items() if path.startswith(API) for route in methods.values()]
+    known = {one["name"] for route in routes for one in route.get("parameters", []) if one["in"] == "query"}
+    assert known == PARAMETERS
+
+
+def test_a_server_whose_default_namespace_is_no_name_does_not_start(tmp_path):
+    config = ServeConfig(db_url=f"sqlite:///{tmp_path / 'b.sqlite'}", model="openai/test", namespace="")
+    with pytest.raises(ConfigError, match=r"namespace='' must have 1 to 200 characters"):
+        make_parts(config, MemoryProgram())
+
+
+def test_a_server_refuses_arguments_of_the_chat_template_that_its_models_never_see(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+    settings = ServeConfig(model="openai/gpt-4.1", chat_template_kwargs='{"enable_thinking": false}')
+    with pytest.raises(ConfigError, match=r"would not reach openai/gpt-4\.1, since hosted APIs"):
+        make_served_program(settings)
 
 
 @pytest.mark.slow  # it loads torch

@@ -372,6 +372,12 @@ def test_an_untrusted_certificate_is_told_at_once_and_can_be_trusted(
             check_model(model(server.url, first_wait_s=60.0))  # a second try would be noticed
         monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
         check_model(model(server.url))
+        for unreadable in (tmp_path / "missing.pem", tmp_path, Path(__file__)):
+            monkeypatch.setenv("SSL_CERT_FILE", str(unreadable))
+            with pytest.raises(ModelError, match=r"SSL_CERT_FILE='.*' cannot be read \(.*name the PEM file"):
+                model(server.url)
+        assert model("http://127.0.0.1:8000/v1")  # without TLS it is not needed
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     make("DNS:elsewhere.example")
     with (
         ModelServer(tls=(certificate, key)) as server,

@@ -95,6 +95,7 @@ def asked(address: str, *items: object) -> list[dict]:
 
 def test_it_says_that_it_is_well(address):
     assert httpx.get(f"{address}/health").json()["status"] == "ok"
+    assert httpx.head(f"{address}/health").status_code == 200
 
 
 def test_concurrent_requests_one_in_twenty_broken_are_each_answered_rightly(address):
@@ -260,6 +261,12 @@ def test_without_a_server_verl_is_told_how_to_start_one(monkeypatch):
     monkeypatch.setenv("MEMORY_PROGRAM_REWARD_URL", "http://127.0.0.1:9")
     with pytest.raises(RuntimeError, match="start one with python -m"):
         verl_reward.compute_score("x", "y", None, {"episode": {}, "agent": "episodic"})
+
+
+@pytest.mark.parametrize("extra", [None, {}, {"index": 3, "split": "train"}])
+def test_of_rows_that_are_no_export_verl_is_told(extra):
+    with pytest.raises(RuntimeError, match="has no agent and episode: train on rows of"):
+        verl_reward.compute_score("x", "y", None, extra)
 
 
 def test_an_open_address_needs_a_token(monkeypatch):

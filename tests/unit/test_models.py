@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
+from memory_program.configs.endpoints import Role
+from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.evaluation.role_models import check_template_arguments
 from memory_program.models.factory import language_model, takes_chat_template
 from memory_program.models.http_engine import trusted_certificates
+from memory_program.models.model_names import OBSERVATIONS
 
 
 @pytest.mark.parametrize("name", ["local:", "local:/", "local: "])
@@ -171,3 +175,17 @@ def test_arguments_of_the_chat_template_go_to_servers_that_know_them(
     monkeypatch.delenv("OPENAI_API_BASE", raising=False)
     monkeypatch.setenv("OPENAI_BASE_URL", base_url)
     assert takes_chat_template(name, api_base) is expected
+
+
+def test_arguments_of_the_chat_template_that_reach_no_model_are_refused(monkeypatch):
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.delenv("OPENAI_API_BASE", raising=False)
+    given = {"chat_template_kwargs": '{"enable_thinking": false}'}
+    hosted = [(Role.WRITER, "openai/gpt-4.1"), (Role.READER, "openai/gpt-4.1"), (Role.JUDGE, None)]
+    with pytest.raises(ConfigError, match=r"chat_template_kwargs=.* would not reach openai/gpt-4\.1, since"):
+        check_template_arguments(EvaluateConfig(**given), [*hosted, (Role.WRITER, OBSERVATIONS)])
+    check_template_arguments(EvaluateConfig(), hosted)
+    check_template_arguments(EvaluateConfig(**given), [])  # no model is asked
+    check_template_arguments(EvaluateConfig(**given), [*hosted, (Role.READER, "pocket")])
+    own = EvaluateConfig(writer_api_base="http://127.0.0.1:8000/v1", **given)
+    check_template_arguments(own, hosted)

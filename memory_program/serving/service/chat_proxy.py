@@ -102,10 +102,21 @@ class ChatProxy:
             return _openai_error(400, f"the request cannot be read: {why}", "invalid_request_error")
         exchange: _Exchange | None = None
         if request.headers.get(SWITCH_HEADER, "").strip().lower() != "off":
+            principal: Principal = request.state.principal
+            user = body.get("user")
+            query = next((m.text for m in reversed(messages) if m.role == "user" and m.text), "")
             try:
-                exchange = await self._begin_exchange(request, body, messages)
+                asked = header_namespace(request.headers) or (
+                    user if isinstance(user, str) and user else None
+                )
+                namespace = principal.choose_namespace(asked, self._default_namespace)
+                shown = await run_in_threadpool(self._service.context, namespace, query[:MOST_CONTENT_CHARS])
             except MemoryProgramError as error:
                 return _openai_error(error_status(error), str(error), "memory_error")
+            exchange = _Exchange(namespace, messages, is_kept=principal.access == "write")
+            told = format_memory_message(shown)
+            if told:
+                body["messages"] = add_to_system(body["messages"], told)
         sent = self._client.build_request(
             "POST",
             f"{self._upstream}/chat/completions",
@@ -126,25 +137,6 @@ class ChatProxy:
             exchange.read_whole(content)
             await self._remember(exchange)
         return Response(content, answer.status_code, _passed_on(answer.headers))
-
-    async def _begin_exchange(
-        self,
-        request: Request,
-        body: dict[str, Any],  # Any: JSON
-        messages: list[ChatMessage],
-    ) -> "_Exchange":
-        """Find the namespace of a request, and add its memories to the body."""
-        principal: Principal = request.state.principal
-        user = body.get("user")
-        asked = header_namespace(request.headers) or (user if isinstance(user, str) and user else None)
-        namespace = principal.choose_namespace(asked, self._default_namespace)
-        exchange = _Exchange(namespace, messages, is_kept=principal.access == "write")
-        query = next((m.text for m in reversed(messages) if m.role == "user" and m.text), "")
-        shown = await run_in_threadpool(self._service.context, namespace, query[:MOST_CONTENT_CHARS])
-        told = format_memory_message(shown)
-        if told:
-            body["messages"] = add_to_system(body["messages"], told)
-        return exchange
 
     async def _stream(self, answer: httpx.Response, exchange: "_Exchange | None") -> AsyncIterator[bytes]:
         is_kept = exchange is None

@@ -207,7 +207,15 @@ class HttpGuard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 500
+        begun, status, size = time.perf_counter(), 500, 0
+
+        async def receive_limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self._max_bytes:
+                raise HTTPException(413, _TOO_LARGE.format(self._max_bytes))
+            return message
 
         async def send_counted(message: Message) -> None:
             nonlocal status
@@ -227,9 +235,8 @@ class HttpGuard:
                     principal = await run_in_threadpool(find) if reads_database else find()
                     scope.setdefault("state", {})["principal"] = principal
                     token_id = principal.token_id
-                    wait_s = 0.0
-                    if principal is not LOCAL_USER:
-                        wait_s = self._rates.take(token_id, time.monotonic())
+                    is_limited = principal is not LOCAL_USER
+                    wait_s = self._rates.take(token_id, time.monotonic()) if is_limited else 0.0
                     if wait_s:
                         again = f"try again in {math.ceil(wait_s)} s"
                         why = f"the token {token_id} sends too many requests: {again}"
@@ -241,7 +248,7 @@ class HttpGuard:
             if refusal is not None:
                 await refusal(scope, receive, send_counted)
                 return
-            await self._app(scope, self._limit_body(receive), send_counted)
+            await self._app(scope, receive_limited, send_counted)
         finally:
             route = getattr(scope.get("route"), "path", "other")  # never a path, which a client may make up
             seconds = time.perf_counter() - begun
@@ -272,16 +279,3 @@ class HttpGuard:
         except UnicodeDecodeError:
             return problem(422, "the query is not UTF-8: percent-encode its UTF-8", "Config")
         return None
-
-    def _limit_body(self, receive: Receive) -> Receive:
-        size = 0
-
-        async def receive_limited() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > self._max_bytes:
-                raise HTTPException(413, _TOO_LARGE.format(self._max_bytes))
-            return message
-
-        return receive_limited

@@ -26,14 +26,8 @@ from memory_program.bank.outcomes import Outcome
 from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import LOCAL_USER, Principal
-from memory_program.serving.service.http_guard import ServiceMetrics, header_namespace, log_deletion
-from memory_program.serving.service.memory_service import MemoryService
-from memory_program.serving.service.rest_api import (
-    ModelThreads,
-    change_response,
-    memory_page,
-    spoken_turns,
-)
+from memory_program.serving.service.http_guard import header_namespace, log_deletion
+from memory_program.serving.service.rest_api import ServerParts, change_response, memory_page, spoken_turns
 from memory_program.serving.wire import (
     MOST_CONTENT_CHARS,
     ChangeResponse,
@@ -77,37 +71,140 @@ _WRITE = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_worl
 _REMOVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
 
 
-@dataclass(frozen=True, slots=True)
-class _Door:
-    """The parts that tools call, and the namespace of callers whose token or header names none."""
+class MemoryDoor:
+    """The tools and the resources, for the namespace of the caller."""
 
-    service: MemoryService
-    threads: ModelThreads
-    metrics: ServiceMetrics
-    default_namespace: str
+    def __init__(self, parts: ServerParts, default_namespace: str) -> None:
+        """Take what they call, and the namespace of callers whose token or header names none."""
+        self._service, self._threads, self._metrics = parts.service, parts.threads, parts.metrics
+        self._default_namespace = default_namespace
 
-    def choose(self, *, writes: bool = False) -> str:
+    def _choose(self, *, writes: bool = False) -> str:
         """Return the namespace of the caller.
 
         Raises:
             AccessError: it is not for the caller, or may not be changed.
         """
         sender = _sender.get()
-        namespace = sender.principal.choose_namespace(sender.namespace, self.default_namespace)
+        namespace = sender.principal.choose_namespace(sender.namespace, self._default_namespace)
         if writes:
             sender.principal.require_write()
         return namespace
 
+    async def remember(
+        self,
+        text: Annotated[Text, Field(description="What was said, in full sentences.")],
+        speaker: Annotated[str, Field(max_length=200, description="Name of who said it.")] = "User",
+    ) -> str:
+        """Remember something that was said. It can be asked for at once, and becomes memories soon after."""
+        with _errors_as(ToolError):
+            turns = spoken_turns([ChatMessage(role="user", name=speaker, content=text)])
+            if not turns:
+                raise ToolError("text is blank, so nothing was remembered: write what was said")
+            added = await run_in_threadpool(self._service.add, self._choose(writes=True), turns)
+            self._metrics.turns.inc(added.added)
+            return "remembered"
 
-def make_mcp_server(
-    service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics, default_namespace: str
-) -> MCPServer[Any]:  # Any: it has no state of its own
+    async def ask(self, question: Text, as_of: AsOf = None) -> str:
+        """Answer a question from what is remembered, in few words."""
+        with _errors_as(ToolError):
+            answer = await self._threads.run(partial(self._service.ask, self._choose(), question, as_of))
+        self._metrics.answers.labels(answer.outcome.value).inc()
+        if answer.outcome is not Outcome.OK:
+            raise ToolError(
+                f"the memory's model gave no usable answer ({answer.outcome.value}): try search_memory"
+            )
+        return INVALID_CHARACTERS.sub("\ufffd", answer.text)
+
+    async def search_memory(
+        self,
+        query: Text,
+        limit: Annotated[int, Field(ge=1, le=50)] = 10,
+        kind: Kind | None = None,
+        as_of: AsOf = None,
+    ) -> list[SearchHit]:
+        """Find memories by their words, best first."""
+        wanted = MemoryKind(kind) if kind is not None else None
+        with _errors_as(ToolError):
+            found = await run_in_threadpool(self._service.search, self._choose(), query, limit, wanted, as_of)
+        return [SearchHit.model_validate(hit, from_attributes=True) for hit in found[:limit]]
+
+    async def list_memories(
+        self,
+        limit: Annotated[int, Field(ge=1, le=200)] = 50,
+        cursor: Annotated[MemoryId | None, Field(description="next_cursor of the page before")] = None,
+        kind: Kind | None = None,
+    ) -> MemoryPage:
+        """List the memories in the order of their creation."""
+        with _errors_as(ToolError):
+            namespace = self._choose()
+            return await run_in_threadpool(
+                lambda: memory_page(self._service.space(namespace), kind, limit, cursor)
+            )
+
+    async def history(self, memory_id: MemoryId) -> list[OperationItem]:
+        """Show the operations that led to a memory and followed from it, oldest first."""
+        with _errors_as(ToolError):
+            operations = await run_in_threadpool(self._service.history, self._choose(), memory_id)
+        return [OperationItem.model_validate(operation) for operation in operations]
+
+    async def correct(
+        self,
+        text: Annotated[Text, Field(description="What is right, in full sentences.")],
+        memory_id: Annotated[MemoryId | None, Field(description="The memory to replace, if known.")] = None,
+        happened_at: Annotated[date | None, Field(description="The day, if it is an event.")] = None,
+    ) -> ChangeResponse:
+        """Correct what is remembered. Without an id, what the text contradicts is found for you."""
+        with _errors_as(ToolError):
+            namespace = self._choose(writes=True)
+            if memory_id is not None:
+                make = partial(self._service.correct, namespace, memory_id, text, happened_at=happened_at)
+                return change_response(await run_in_threadpool(make))
+            if happened_at is not None:
+                raise ToolError("happened_at needs memory_id: without one, write the day into the text")
+            make = partial(self._service.correct_in_words, namespace, text, _WAIT_S)
+            return change_response(await self._threads.run(make))
+
+    async def forget(
+        self, memory_ids: Annotated[list[MemoryId], Field(min_length=1, max_length=200)], reason: str = ""
+    ) -> ChangeResponse:
+        """Take memories out of all later answers. undo brings them back."""
+        with _errors_as(ToolError):
+            namespace = self._choose(writes=True)
+            make = partial(self._service.forget, namespace, memory_ids, reason=reason[:500])
+            done = await run_in_threadpool(make)
+            log_deletion(_sender.get().principal, "forget", namespace, memories=len(done.operations))
+            return change_response(done)
+
+    async def undo(
+        self, version: Annotated[int | None, Field(ge=0, description="Go back to this version.")] = None
+    ) -> ChangeResponse:
+        """Undo the last change of the memories, or every change after a version."""
+        with _errors_as(ToolError):
+            namespace = self._choose(writes=True)
+            done = await run_in_threadpool(self._service.undo, namespace, version)
+            log_deletion(_sender.get().principal, "undo", namespace, operations=len(done.operations))
+            return change_response(done)
+
+    async def profile(self) -> str:
+        """The user's profile, as it is remembered."""
+        with _errors_as(ResourceError):
+            bank = await run_in_threadpool(self._service.bank, self._choose())
+        return INVALID_CHARACTERS.sub("\ufffd", bank.core)
+
+    async def memories(self) -> str:
+        """Every memory, one a line, each after its id."""
+        with _errors_as(ResourceError):
+            bank = await run_in_threadpool(self._service.bank, self._choose())
+        text = "\n".join(f"{memory.memory_id}: {memory.line}" for memory in bank.live())
+        return INVALID_CHARACTERS.sub("\ufffd", text)
+
+
+def make_mcp_server(parts: ServerParts, default_namespace: str) -> MCPServer[Any]:  # Any: it has no state
     """Make the server.
 
     Args:
-        service: what the tools call.
-        threads: run what waits for a model.
-        metrics: count what they do.
+        parts: what the tools call.
         default_namespace: of callers whose token or header names none.
     """
 
@@ -132,10 +229,22 @@ def make_mcp_server(
         middleware=[identify],
     )
 
-    door = _Door(service, threads, metrics, default_namespace)
-    _add_conversation_tools(server, door)
-    _add_memory_tools(server, door)
-    _add_resources(server, door)
+    door = MemoryDoor(parts, default_namespace)
+    tools = {
+        door.remember: _WRITE,
+        door.ask: _READ,
+        door.search_memory: _READ,
+        door.list_memories: _READ,
+        door.history: _READ,
+        door.correct: _WRITE,
+        door.forget: _REMOVE,
+        door.undo: _REMOVE,
+    }
+    for tool, hints in tools.items():
+        note = f" {DATA_NOTE}" if tool in (door.search_memory, door.list_memories) else ""
+        server.add_tool(tool, description=f"{tool.__doc__}{note}", annotations=hints)
+    server.resource("memory://profile", mime_type="text/plain")(door.profile)
+    server.resource("memory://memories", mime_type="text/plain")(door.memories)
 
     @server.prompt(title="Use the memory")
     def use_memory() -> str:
@@ -143,131 +252,6 @@ def make_mcp_server(
         return INSTRUCTIONS
 
     return server
-
-
-def _add_conversation_tools(server: MCPServer[Any], door: _Door) -> None:
-    service = door.service
-
-    @server.tool(annotations=_WRITE)
-    async def remember(
-        text: Annotated[Text, Field(description="What was said, in full sentences.")],
-        speaker: Annotated[str, Field(max_length=200, description="Name of who said it.")] = "User",
-    ) -> str:
-        """Remember something that was said. It can be asked for at once, and becomes memories soon after."""
-        with _errors_as(ToolError):
-            turns = spoken_turns([ChatMessage(role="user", name=speaker, content=text)])
-            if not turns:
-                raise ToolError("text is blank, so nothing was remembered: write what was said")
-            added = await run_in_threadpool(service.add, door.choose(writes=True), turns)
-            door.metrics.turns.inc(added.added)
-            return "remembered"
-
-    @server.tool(annotations=_READ)
-    async def ask(question: Text, as_of: AsOf = None) -> str:
-        """Answer a question from what is remembered, in few words."""
-        with _errors_as(ToolError):
-            answer = await door.threads.run(partial(service.ask, door.choose(), question, as_of))
-        door.metrics.answers.labels(answer.outcome.value).inc()
-        if answer.outcome is not Outcome.OK:
-            raise ToolError(
-                f"the memory's model gave no usable answer ({answer.outcome.value}): try search_memory"
-            )
-        return INVALID_CHARACTERS.sub("\ufffd", answer.text)
-
-    @server.tool(annotations=_READ, description=f"Find memories by their words, best first. {DATA_NOTE}")
-    async def search_memory(
-        query: Text,
-        limit: Annotated[int, Field(ge=1, le=50)] = 10,
-        kind: Kind | None = None,
-        as_of: AsOf = None,
-    ) -> list[SearchHit]:
-        wanted = MemoryKind(kind) if kind is not None else None
-        with _errors_as(ToolError):
-            found = await run_in_threadpool(service.search, door.choose(), query, limit, wanted, as_of)
-        return [SearchHit.model_validate(hit, from_attributes=True) for hit in found[:limit]]
-
-
-def _add_memory_tools(server: MCPServer[Any], door: _Door) -> None:
-    service = door.service
-
-    @server.tool(
-        annotations=_READ, description=f"List the memories in the order of their creation. {DATA_NOTE}"
-    )
-    async def list_memories(
-        limit: Annotated[int, Field(ge=1, le=200)] = 50,
-        cursor: Annotated[MemoryId | None, Field(description="next_cursor of the page before")] = None,
-        kind: Kind | None = None,
-    ) -> MemoryPage:
-        with _errors_as(ToolError):
-            namespace = door.choose()
-            return await run_in_threadpool(lambda: memory_page(service.space(namespace), kind, limit, cursor))
-
-    @server.tool(annotations=_READ)
-    async def history(memory_id: MemoryId) -> list[OperationItem]:
-        """Show the operations that led to a memory and followed from it, oldest first."""
-        with _errors_as(ToolError):
-            operations = await run_in_threadpool(service.history, door.choose(), memory_id)
-        return [OperationItem.model_validate(operation) for operation in operations]
-
-    @server.tool(annotations=_WRITE)
-    async def correct(
-        text: Annotated[Text, Field(description="What is right, in full sentences.")],
-        memory_id: Annotated[MemoryId | None, Field(description="The memory to replace, if known.")] = None,
-        happened_at: Annotated[date | None, Field(description="The day, if it is an event.")] = None,
-    ) -> ChangeResponse:
-        """Correct what is remembered. Without an id, what the text contradicts is found for you."""
-        with _errors_as(ToolError):
-            namespace = door.choose(writes=True)
-            if memory_id is not None:
-                make = partial(service.correct, namespace, memory_id, text, happened_at=happened_at)
-                return change_response(await run_in_threadpool(make))
-            if happened_at is not None:
-                raise ToolError("happened_at needs memory_id: without one, write the day into the text")
-            make = partial(service.correct_in_words, namespace, text, _WAIT_S)
-            return change_response(await door.threads.run(make))
-
-    @server.tool(annotations=_REMOVE)
-    async def forget(
-        memory_ids: Annotated[list[MemoryId], Field(min_length=1, max_length=200)], reason: str = ""
-    ) -> ChangeResponse:
-        """Take memories out of all later answers. undo brings them back."""
-        with _errors_as(ToolError):
-            namespace = door.choose(writes=True)
-            done = await run_in_threadpool(
-                partial(service.forget, namespace, memory_ids, reason=reason[:500])
-            )
-            log_deletion(_sender.get().principal, "forget", namespace, memories=len(done.operations))
-            return change_response(done)
-
-    @server.tool(annotations=_REMOVE)
-    async def undo(
-        version: Annotated[int | None, Field(ge=0, description="Go back to this version.")] = None,
-    ) -> ChangeResponse:
-        """Undo the last change of the memories, or every change after a version."""
-        with _errors_as(ToolError):
-            namespace = door.choose(writes=True)
-            done = await run_in_threadpool(service.undo, namespace, version)
-            log_deletion(_sender.get().principal, "undo", namespace, operations=len(done.operations))
-            return change_response(done)
-
-
-def _add_resources(server: MCPServer[Any], door: _Door) -> None:
-    service = door.service
-
-    @server.resource("memory://profile", name="profile", mime_type="text/plain")
-    async def profile() -> str:
-        """The user's profile, as it is remembered."""
-        with _errors_as(ResourceError):
-            bank = await run_in_threadpool(service.bank, door.choose())
-        return INVALID_CHARACTERS.sub("\ufffd", bank.core)
-
-    @server.resource("memory://memories", name="memories", mime_type="text/plain")
-    async def memories() -> str:
-        """Every memory, one a line, each after its id."""
-        with _errors_as(ResourceError):
-            bank = await run_in_threadpool(service.bank, door.choose())
-        text = "\n".join(f"{memory.memory_id}: {memory.line}" for memory in bank.live())
-        return INVALID_CHARACTERS.sub("\ufffd", text)
 
 
 @contextmanager

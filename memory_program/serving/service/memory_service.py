@@ -432,7 +432,7 @@ class MemoryService:
         """Make a change, again if another writer was first; a request that was answered changes nothing."""
         for attempt in range(_TRIES):
             if request is not None and (known := self.buffer.response(namespace, request)) is not None:
-                return _read_change(known)
+                return BankChange(known["version"], tuple(json.loads(known["operations"])), is_repeated=True)
             with self._locks.setdefault(namespace, threading.Lock()):
                 try:
                     return commit()
@@ -497,7 +497,3 @@ class MemoryService:
 def _operations_json(space: MemorySpace, operations: Sequence[Operation]) -> list[dict[str, Any]]:
     validity = space.valid_times().memories
     return [operation_to_json(operation, validity) for operation in operations]
-
-
-def _read_change(known: dict[str, Any]) -> BankChange:  # Any: JSON
-    return BankChange(known["version"], tuple(json.loads(known["operations"])), is_repeated=True)

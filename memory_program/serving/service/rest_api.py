@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from functools import partial
 from hashlib import sha256
@@ -28,7 +29,7 @@ from memory_program.core.errors import (
     ModelError,
     StoreError,
 )
-from memory_program.serving.service.api_tokens import Principal
+from memory_program.serving.service.api_tokens import ApiTokens, Principal
 from memory_program.serving.service.http_guard import (
     ServiceMetrics,
     error_problem,
@@ -66,6 +67,9 @@ from memory_program.serving.wire import (
     UndoRequest,
 )
 
+PARAMETERS = {"as_of", "cursor", "kind", "limit", "namespace", "offset", "query", "timeout_s", "wait"}
+"""The parameters of all routes. Another one may be a misspelt namespace, and mean the default one."""
+
 _T = TypeVar("_T")
 _CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
 _LONGEST_WAIT_S = 60.0
@@ -101,6 +105,17 @@ class ModelThreads:
         """Begin no further task; False if one still runs."""
         self._pool.shutdown(wait=False, cancel_futures=True)
         return not self._running
+
+
+@dataclass(frozen=True, slots=True)
+class ServerParts:
+    """The parts of a server: the memory, the tokens, the metrics and the threads for model calls."""
+
+    service: MemoryService
+    tokens: ApiTokens
+    metrics: ServiceMetrics
+    threads: ModelThreads
+    upstream_key: str | None = None
 
 
 def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
@@ -202,187 +217,208 @@ Key = Annotated[Callable[[BaseModel], RequestKey | None], Depends(_request_key)]
 """Makes the key of a request from its header and its body; None without the header."""
 
 
-def rest_router(service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics) -> APIRouter:
-    """Make the routes.
+async def _parts(request: Request) -> ServerParts:
+    unknown = sorted(set(request.query_params) - PARAMETERS)
+    if unknown:
+        raise ConfigError(
+            f"unknown parameter {unknown[0]!r:.80}: choose from {', '.join(sorted(PARAMETERS))}"
+        )
+    return request.app.state.parts
 
-    The state of the application has ``default_namespace``, that of requests that name none.
 
-    Args:
-        service: what they call.
-        threads: run what waits for a model.
-        metrics: count what they do.
-    """
-    codes = (401, 403, 404, 409, 413, 422, 429, 503)
-    router = APIRouter(
-        prefix="/memory/v1", tags=["memory"], responses={code: {"model": Problem} for code in codes}
+Parts = Annotated[ServerParts, Depends(_parts)]
+"""The parts of the server, for a request whose parameters are known."""
+
+router = APIRouter(
+    prefix="/memory/v1",
+    tags=["memory"],
+    responses={code: {"model": Problem} for code in (401, 403, 404, 409, 413, 422, 429, 503)},
+)
+"""The routes, for an application whose state has its ``parts``, and ``default_namespace`` for requests that
+name none."""
+
+
+@router.post("/messages", status_code=202)
+async def add_messages(
+    parts: Parts,
+    body: AddRequest,
+    namespace: Writable,
+    key: Key,
+    wait: bool = False,
+    timeout_s: WaitSeconds = 30.0,
+) -> AddResponse:
+    """Add messages; they are durable when this returns, and written later (``wait``: before)."""
+    turns = spoken_turns(body.messages)
+    ends = body.end or wait
+    added = await run_in_threadpool(parts.service.add, namespace, turns, ends=ends, request=key(body))
+    if not added.is_repeated:
+        parts.metrics.turns.inc(added.added)
+    written = None
+    if wait:
+        try:
+            written = await parts.threads.run(lambda: parts.service.wait(namespace, timeout_s))
+        except (BusyError, StoreError):  # the messages are stored: an error would have them sent again
+            written = False
+    return AddResponse(
+        added=added.added,
+        skipped=len(body.messages) - len(turns),
+        waiting=0 if written else added.waiting,
+        sessions=list(added.sessions),
+        is_repeated=added.is_repeated,
+        written=written,
     )
-    _add_conversation_routes(router, service, threads, metrics)
-    _add_memory_routes(router, service, threads)
-    _add_namespace_routes(router, service)
-    return router
 
 
-def _add_conversation_routes(
-    router: APIRouter, service: MemoryService, threads: ModelThreads, metrics: ServiceMetrics
-) -> None:
-    @router.post("/messages", status_code=202)
-    async def add_messages(
-        body: AddRequest,
-        namespace: Writable,
-        key: Key,
-        wait: bool = False,
-        timeout_s: WaitSeconds = 30.0,
-    ) -> AddResponse:
-        """Add messages; they are durable when this returns, and written later (``wait``: before)."""
-        turns = spoken_turns(body.messages)
-        ends = body.end or wait
-        added = await run_in_threadpool(service.add, namespace, turns, ends=ends, request=key(body))
-        if not added.is_repeated:
-            metrics.turns.inc(added.added)
-        written = None
-        if wait:
-            try:
-                written = await threads.run(lambda: service.wait(namespace, timeout_s))
-            except (BusyError, StoreError):  # the messages are stored: an error would have them sent again
-                written = False
-        return AddResponse(
-            added=added.added,
-            skipped=len(body.messages) - len(turns),
-            waiting=0 if written else added.waiting,
-            sessions=list(added.sessions),
-            is_repeated=added.is_repeated,
-            written=written,
-        )
-
-    @router.post("/ask")
-    async def ask(body: AskRequest, namespace: Readable) -> AskResponse:
-        """Answer a question from the memories, and from the turns that are not written yet."""
-        answer = await threads.run(lambda: service.ask(namespace, body.question, body.as_of))
-        metrics.answers.labels(answer.outcome.value).inc()
-        if answer.outcome is not Outcome.OK:
-            raise ModelError(f"the model gave no usable answer ({answer.outcome.value}): ask again later")
-        return AskResponse(
-            answer=answer.text,
-            shown=list(answer.shown),
-            context_tokens=answer.context_tokens,
-            searches=answer.searches,
-        )
-
-    @router.get("/context")
-    async def show_context(query: Text, namespace: Readable, as_of: date | None = None) -> ContextResponse:
-        """Show what a reader is shown for a question; no model is asked."""
-        shown = await run_in_threadpool(service.context, namespace, query, as_of)
-        return ContextResponse(
-            profile=shown.core, memories=shown.memories, excerpts=shown.excerpts, tokens=shown.tokens
-        )
-
-    @router.get("/search")
-    async def search(
-        query: Text,
-        namespace: Readable,
-        kind: Kind | None = None,
-        limit: Annotated[int, Query(ge=1, le=50)] = 10,
-        offset: Annotated[int, Query(ge=0, le=1000)] = 0,
-        as_of: date | None = None,
-    ) -> SearchPage:
-        """Find memories by their words, best first, then unwritten turns. No model is asked."""
-        wanted = MemoryKind(kind) if kind is not None else None
-        found = await run_in_threadpool(service.search, namespace, query, limit + offset + 1, wanted, as_of)
-        shown = found[offset : offset + limit]
-        hits = [SearchHit.model_validate(hit, from_attributes=True) for hit in shown]
-        return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)
+@router.post("/ask")
+async def ask(parts: Parts, body: AskRequest, namespace: Readable) -> AskResponse:
+    """Answer a question from the memories, and from the turns that are not written yet."""
+    answer = await parts.threads.run(lambda: parts.service.ask(namespace, body.question, body.as_of))
+    parts.metrics.answers.labels(answer.outcome.value).inc()
+    if answer.outcome is not Outcome.OK:
+        raise ModelError(f"the model gave no usable answer ({answer.outcome.value}): ask again later")
+    return AskResponse(
+        answer=answer.text,
+        shown=list(answer.shown),
+        context_tokens=answer.context_tokens,
+        searches=answer.searches,
+    )
 
 
-def _add_memory_routes(router: APIRouter, service: MemoryService, threads: ModelThreads) -> None:
-    @router.get("/memories")
-    async def list_memories(
-        namespace: Readable, kind: Kind | None = None, limit: Limit = 50, cursor: MemoryId | None = None
-    ) -> MemoryPage:
-        """List the memories in the order of their creation."""
-        return await run_in_threadpool(lambda: memory_page(service.space(namespace), kind, limit, cursor))
-
-    @router.get("/memories/{memory_id}/history")
-    async def show_history(
-        memory_id: Annotated[MemoryId, Path()],
-        namespace: Readable,
-        limit: Limit = 50,
-        cursor: Annotated[int, Query(ge=0)] = 0,
-    ) -> OperationPage:
-        """List the operations that led to a memory and followed from it, oldest first."""
-        operations = await run_in_threadpool(service.history, namespace, memory_id)
-        rest = [operation for operation in operations if operation["version"] > cursor]
-        more = str(rest[limit - 1]["version"]) if len(rest) > limit else None
-        items = [OperationItem.model_validate(operation) for operation in rest[:limit]]
-        return OperationPage(items=items, next_cursor=more)
-
-    @router.get("/memories/{memory_id}/sources")
-    async def show_sources(memory_id: Annotated[MemoryId, Path()], namespace: Readable) -> SourceList:
-        """Show the turns that a memory is from."""
-        found = await run_in_threadpool(service.sources, namespace, memory_id)
-        return SourceList(items=[SourceItem.model_validate(turn, from_attributes=True) for turn in found])
-
-    @router.post("/corrections")
-    async def correct(
-        body: CorrectRequest, namespace: Writable, key: Key, timeout_s: WaitSeconds = 30.0
-    ) -> ChangeResponse:
-        """Replace a memory's text, or let the agents find what a sentence corrects. History keeps both."""
-        memory_id = body.memory_id
-        if memory_id is None:
-            make = partial(service.correct_in_words, namespace, body.text, timeout_s, request=key(body))
-            return change_response(await threads.run(make))
-        make = partial(service.correct, namespace, memory_id, body.text, request=key(body))
-        done = await run_in_threadpool(make, happened_at=body.happened_at, reason=body.reason)
-        return change_response(done)
-
-    @router.post("/forget")
-    async def forget(request: Request, body: ForgetRequest, namespace: Writable, key: Key) -> ChangeResponse:
-        """Take memories out of all later answers. Undo brings them back; only erasing deletes data."""
-        done = await run_in_threadpool(
-            service.forget, namespace, body.memory_ids, reason=body.reason, request=key(body)
-        )
-        if not done.is_repeated:
-            log_deletion(_sender(request), "forget", namespace, memories=len(done.operations))
-        return change_response(done)
-
-    @router.post("/undo")
-    async def undo(request: Request, body: UndoRequest, namespace: Writable, key: Key) -> ChangeResponse:
-        """Undo the last change (all of one session or request), or every change after a version."""
-        done = await run_in_threadpool(service.undo, namespace, body.version, key(body))
-        if not done.is_repeated:
-            log_deletion(_sender(request), "undo", namespace, operations=len(done.operations))
-        return change_response(done)
+@router.get("/context")
+async def show_context(
+    parts: Parts, query: Text, namespace: Readable, as_of: date | None = None
+) -> ContextResponse:
+    """Show what a reader is shown for a question; no model is asked."""
+    shown = await run_in_threadpool(parts.service.context, namespace, query, as_of)
+    return ContextResponse(
+        profile=shown.core, memories=shown.memories, excerpts=shown.excerpts, tokens=shown.tokens
+    )
 
 
-def _add_namespace_routes(router: APIRouter, service: MemoryService) -> None:
-    @router.get("/namespaces")
-    async def list_namespaces(
-        request: Request, limit: Limit = 50, cursor: Annotated[str, Query(max_length=200)] = ""
-    ) -> NamespacePage:
-        """List the namespaces that the sender may use."""
-        sender = _sender(request)
-        names = [name for name in await run_in_threadpool(service.namespaces) if sender.allows(name)]
-        rest = [name for name in names if name > cursor]
-        return NamespacePage(items=rest[:limit], next_cursor=rest[limit - 1] if len(rest) > limit else None)
+@router.get("/search")
+async def search(
+    parts: Parts,
+    query: Text,
+    namespace: Readable,
+    kind: Kind | None = None,
+    limit: Annotated[int, Query(ge=1, le=50)] = 10,
+    offset: Annotated[int, Query(ge=0, le=1000)] = 0,
+    as_of: date | None = None,
+) -> SearchPage:
+    """Find memories by their words, best first, then unwritten turns. No model is asked."""
+    wanted = MemoryKind(kind) if kind is not None else None
+    found = await run_in_threadpool(parts.service.search, namespace, query, limit + offset + 1, wanted, as_of)
+    shown = found[offset : offset + limit]
+    hits = [SearchHit.model_validate(hit, from_attributes=True) for hit in shown]
+    return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)
 
-    @router.get("/namespace")
-    async def show_namespace(namespace: Readable) -> NamespaceItem:
-        """Show the size of a namespace."""
-        status = await run_in_threadpool(service.status, namespace)
-        return NamespaceItem.model_validate(status, from_attributes=True)
 
-    @router.delete("/namespace")
-    async def erase(
-        request: Request, namespace: Annotated[str, Query(min_length=1, max_length=200)]
-    ) -> EraseResponse:
-        """Delete all data of a namespace, which must be named. This cannot be undone."""
-        name = _sender(request).choose_namespace(namespace, namespace)
-        _sender(request).require_write()
+@router.get("/memories")
+async def list_memories(
+    parts: Parts,
+    namespace: Readable,
+    kind: Kind | None = None,
+    limit: Limit = 50,
+    cursor: MemoryId | None = None,
+) -> MemoryPage:
+    """List the memories in the order of their creation."""
+    return await run_in_threadpool(lambda: memory_page(parts.service.space(namespace), kind, limit, cursor))
 
-        def log(deleted: DeletedRows) -> None:
-            log_deletion(_sender(request), "erase", name, rows=sum(deleted.rows.values()))
 
-        deleted = await run_in_threadpool(service.erase, name, log)
-        return EraseResponse(rows=sum(deleted.rows.values()))
+@router.get("/memories/{memory_id}/history")
+async def show_history(
+    parts: Parts,
+    memory_id: Annotated[MemoryId, Path()],
+    namespace: Readable,
+    limit: Limit = 50,
+    cursor: Annotated[int, Query(ge=0)] = 0,
+) -> OperationPage:
+    """List the operations that led to a memory and followed from it, oldest first."""
+    operations = await run_in_threadpool(parts.service.history, namespace, memory_id)
+    rest = [operation for operation in operations if operation["version"] > cursor]
+    more = str(rest[limit - 1]["version"]) if len(rest) > limit else None
+    items = [OperationItem.model_validate(operation) for operation in rest[:limit]]
+    return OperationPage(items=items, next_cursor=more)
+
+
+@router.get("/memories/{memory_id}/sources")
+async def show_sources(
+    parts: Parts, memory_id: Annotated[MemoryId, Path()], namespace: Readable
+) -> SourceList:
+    """Show the turns that a memory is from."""
+    found = await run_in_threadpool(parts.service.sources, namespace, memory_id)
+    return SourceList(items=[SourceItem.model_validate(turn, from_attributes=True) for turn in found])
+
+
+@router.post("/corrections")
+async def correct(
+    parts: Parts, body: CorrectRequest, namespace: Writable, key: Key, timeout_s: WaitSeconds = 30.0
+) -> ChangeResponse:
+    """Replace a memory's text, or let the agents find what a sentence corrects. History keeps both."""
+    memory_id = body.memory_id
+    if memory_id is None:
+        make = partial(parts.service.correct_in_words, namespace, body.text, timeout_s, request=key(body))
+        return change_response(await parts.threads.run(make))
+    make = partial(parts.service.correct, namespace, memory_id, body.text, request=key(body))
+    done = await run_in_threadpool(make, happened_at=body.happened_at, reason=body.reason)
+    return change_response(done)
+
+
+@router.post("/forget")
+async def forget(
+    parts: Parts, request: Request, body: ForgetRequest, namespace: Writable, key: Key
+) -> ChangeResponse:
+    """Take memories out of all later answers. Undo brings them back; only erasing deletes data."""
+    done = await run_in_threadpool(
+        parts.service.forget, namespace, body.memory_ids, reason=body.reason, request=key(body)
+    )
+    if not done.is_repeated:
+        log_deletion(_sender(request), "forget", namespace, memories=len(done.operations))
+    return change_response(done)
+
+
+@router.post("/undo")
+async def undo(
+    parts: Parts, request: Request, body: UndoRequest, namespace: Writable, key: Key
+) -> ChangeResponse:
+    """Undo the last change (all of one session or request), or every change after a version."""
+    done = await run_in_threadpool(parts.service.undo, namespace, body.version, key(body))
+    if not done.is_repeated:
+        log_deletion(_sender(request), "undo", namespace, operations=len(done.operations))
+    return change_response(done)
+
+
+@router.get("/namespaces")
+async def list_namespaces(
+    parts: Parts, request: Request, limit: Limit = 50, cursor: Annotated[str, Query(max_length=200)] = ""
+) -> NamespacePage:
+    """List the namespaces that the sender may use."""
+    sender = _sender(request)
+    names = [name for name in await run_in_threadpool(parts.service.namespaces) if sender.allows(name)]
+    rest = [name for name in names if name > cursor]
+    return NamespacePage(items=rest[:limit], next_cursor=rest[limit - 1] if len(rest) > limit else None)
+
+
+@router.get("/namespace")
+async def show_namespace(parts: Parts, namespace: Readable) -> NamespaceItem:
+    """Show the size of a namespace."""
+    status = await run_in_threadpool(parts.service.status, namespace)
+    return NamespaceItem.model_validate(status, from_attributes=True)
+
+
+@router.delete("/namespace")
+async def erase(
+    parts: Parts, request: Request, namespace: Annotated[str, Query(min_length=1, max_length=200)]
+) -> EraseResponse:
+    """Delete all data of a namespace, which must be named. This cannot be undone."""
+    name = _sender(request).choose_namespace(namespace, namespace)
+    _sender(request).require_write()
+
+    def log(deleted: DeletedRows) -> None:
+        log_deletion(_sender(request), "erase", name, rows=sum(deleted.rows.values()))
+
+    deleted = await run_in_threadpool(parts.service.erase, name, log)
+    return EraseResponse(rows=sum(deleted.rows.values()))
 
 
 def add_problem_handlers(app: FastAPI) -> None:

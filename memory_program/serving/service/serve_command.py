@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
@@ -25,11 +24,12 @@ from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.systems import make_system, set_models
 from memory_program.bank.archive import import_bm25s
+from memory_program.bank.store import check_namespace
 from memory_program.bank.turn_buffer import SessionRule
 from memory_program.configs.endpoints import Role
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError, StoreError
-from memory_program.evaluation.role_models import make_role_models
+from memory_program.evaluation.role_models import check_template_arguments, make_role_models
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import openai_url
@@ -39,7 +39,7 @@ from memory_program.serving.service.chat_proxy import ChatProxy
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
 from memory_program.serving.service.memory_page import MemoryPageDocument
 from memory_program.serving.service.memory_service import MemoryService
-from memory_program.serving.service.rest_api import ModelThreads, add_problem_handlers, rest_router
+from memory_program.serving.service.rest_api import ModelThreads, ServerParts, add_problem_handlers, router
 from memory_program.serving.service.session_writer import WriterPace
 
 if TYPE_CHECKING:
@@ -49,31 +49,21 @@ _logger = logging.getLogger("memory_program.serve")
 _KEEP_ALIVE_S = 75  # people pause between messages: uvicorn's 5 s would close most connections in between
 
 
-@dataclass(frozen=True, slots=True)
-class ServerParts:
-    """The parts of a server: the memory, the tokens, the metrics and the threads for model calls."""
-
-    service: MemoryService
-    tokens: ApiTokens
-    metrics: ServiceMetrics
-    threads: ModelThreads
-    upstream_key: str | None = None
-
-
 def make_served_program(config: ServeConfig) -> MemoryProgram:
     """Make the program of a server, with its models, each of which is checked by a small call.
 
     Raises:
-        ConfigError: the saved program cannot be loaded.
+        ConfigError: the saved program cannot be loaded, or arguments of the chat template reach no model.
         ModelError: a model cannot be used.
     """
+    names = {"writer": config.writer, "reader": config.reader}
+    check_template_arguments(config, [(Role(part), name) for part, name in names.items()])
     models = make_role_models(config, check=True)
     system = make_system("memory", config.system)
     assert isinstance(system, MemoryProgram)
     load_model_prompts(system, writer=config.writer, reader=config.reader)
     if config.program is not None:
         load_program(system, config.program)
-    names = {"writer": config.writer, "reader": config.reader}
     lms = {part: models(Role(part), name, config.temperature) for part, name in names.items()}
     replies = config.system.replies
     for line in system.choose_reply_formats(
@@ -87,7 +77,13 @@ def make_served_program(config: ServeConfig) -> MemoryProgram:
 
 
 def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | None = None) -> ServerParts:
-    """Open the database of a server, and make its parts."""
+    """Open the database of a server, and make its parts.
+
+    Raises:
+        ConfigError: the namespace of requests that name none is no name.
+        StoreError: the database cannot be opened.
+    """
+    check_namespace(config.doors.namespace)
     ends = config.session_ends
     rule = SessionRule(ends.session_pause, ends.session_turns, ends.session_chars)
     pace = WriterPace(threads=ends.writers)
@@ -101,7 +97,7 @@ def make_mcp(config: ServeConfig, parts: ServerParts) -> "MCPServer[Any]":  # An
     """Make the MCP server of a config."""
     from memory_program.serving.service.mcp_tools import make_mcp_server  # the SDK is slow to import
 
-    return make_mcp_server(parts.service, parts.threads, parts.metrics, config.doors.namespace)
+    return make_mcp_server(parts, config.doors.namespace)
 
 
 def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
@@ -129,6 +125,7 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
     add_problem_handlers(app)
 
     @app.get("/health", tags=["server"])
+    @app.head("/health", include_in_schema=False)
     async def health() -> Response:
         """Say if the database answers."""
         try:
@@ -145,7 +142,8 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
         return Response(text, media_type=CONTENT_TYPE_LATEST)
 
     if doors.rest or opens_default:
-        app.include_router(rest_router(service, parts.threads, parts.metrics))
+        app.state.parts = parts
+        app.include_router(router)
         page = MemoryPageDocument()
 
         @app.get("/", include_in_schema=False)
@@ -185,7 +183,14 @@ def serve_memory(config: ServeConfig) -> None:
     """
     _log_as_json()
     if config.doors.mcp != "stdio" or config.doors.rest or config.doors.proxy:
-        _check_can_listen(config.doors.host, config.doors.port)
+        family = socket.AF_INET6 if ":" in config.doors.host else socket.AF_INET
+        try:  # uvicorn only logs that it cannot listen, and exits
+            socket.create_server((config.doors.host, config.doors.port), family=family).close()
+        except OSError as error:
+            raise ConfigError(
+                f"the server cannot listen: {error.strerror}; end the other server, or choose another --port "
+                "or --host"
+            ) from error
     key = read_key("UPSTREAM_API_KEY")
     if not key and config.doors.upstream is None:  # that API is the one of the models
         key = read_key("OPENAI_API_KEY")
@@ -215,18 +220,6 @@ def serve_memory(config: ServeConfig) -> None:
     finally:
         if not _stop(config, parts) and not isinstance(sys.exception(), Exception):
             os._exit(0)  # threads that wait for a model would keep the process for minutes
-
-
-def _check_can_listen(host: str, port: int) -> None:
-    """Raise a ConfigError if the address cannot be listened on: uvicorn only logs that, and exits."""
-    try:
-        with socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET):
-            pass
-    except OSError as error:
-        raise ConfigError(
-            f"the server cannot listen: {error.strerror}; end the other server, or choose another --port or "
-            "--host"
-        ) from error
 
 
 def _stop(config: ServeConfig, parts: ServerParts) -> bool:

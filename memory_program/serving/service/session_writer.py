@@ -126,25 +126,23 @@ class SessionWriter:
                 if self._busy and time.monotonic() - self._extended_at > self._pace.lease_s / 3:
                     self._extended_at = time.monotonic()
                     self._buffer.extend_claims(self._owner, self._pace.lease_s)
-                self._begin_sessions()
+                found = self._buffer.next_sessions()
             except StoreError as error:
                 _logger.warning("the queue cannot be read: %s", error)
+                found = []
+            for one in found:
+                with self._changed:
+                    if len(self._busy) >= self._pace.threads or self._is_stopping:
+                        break  # those that wait longest come first again, once a thread is free
+                    is_put_off = self._not_before.get(one.namespace, 0.0) > time.monotonic()
+                    if one.namespace in self._busy or is_put_off:
+                        continue
+                    self._busy.add(one.namespace)
+                done = self._pool.submit(self._write_next, one.namespace, one.number)
+                done.add_done_callback(partial(self._finish, one.namespace))
             with self._changed:
                 self._changed.wait_for(lambda: self._is_woken or self._is_stopping, self._pace.tick_s)
                 self._is_woken = False
-
-    def _begin_sessions(self) -> None:
-        now = time.monotonic()
-        for one in self._buffer.next_sessions():
-            name, number = one.namespace, one.number
-            with self._changed:
-                is_waiting = self._not_before.get(name, 0.0) > now
-                if name in self._busy or is_waiting or self._is_stopping:
-                    continue
-                if len(self._busy) >= self._pace.threads:
-                    return  # those that wait longest come first again, once a thread is free
-                self._busy.add(name)
-            self._pool.submit(self._write_next, name, number).add_done_callback(partial(self._finish, name))
 
     def _write_next(self, namespace: str, number: int) -> None:
         """Write a session; a conflict with another writer is tried again at once."""
