@@ -51,6 +51,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo-answerable1", "memory", "the same, seed 1", "notes"),
     ("smollm2-135m-grpo-answerable30", "memory", "the same, 30 steps at 2e-4", "notes"),
     ("qwen2.5-coder-0.5b-sft", "memory", "Qwen-0.5B, SFT", "notes + turns"),
+    ("qwen2.5-coder-0.5b-sft-answerable", "memory", "Qwen, SFT answerable", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen-0.5B, SFT+GRPO", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen-0.5B, SFT+GRPO", "rag"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
@@ -108,6 +109,21 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "extractive to notes, GRPO, 30 steps at 2e-4",
         ("extractive", "extractive"),
         ("smollm2-135m-grpo-answerable30", "memory"),
+    ),
+    (
+        "SFT without unanswerable questions, Qwen-0.5B, notes + turns",
+        ("qwen2.5-coder-0.5b-sft", "memory"),
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+    ),
+    (
+        "SFT without unanswerable questions to SFT+GRPO, Qwen-0.5B",
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+        ("qwen2.5-coder-0.5b-grpo", "memory"),
+    ),
+    (
+        "extractive to notes + turns, SFT answerable, Qwen-0.5B",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
     ),
     (
         "GRPO of the reader, Qwen-0.5B, notes + turns",
