@@ -42,6 +42,7 @@ ROWS: tuple[Row, ...] = (
     ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen-0.5B, prompted", "no-memory"),
     ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen-0.5B, prompted", "rag"),
     ("qwen2.5-coder-0.5b-prompted", "observations", "Qwen-0.5B, prompted", "observations"),
+    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen-0.5B, prompted", "notes + turns"),
     ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
     ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
     ("smollm2-135m-sft-notes", "memory", "SmolLM2-135M, SFT", "notes"),
@@ -109,6 +110,11 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "extractive to notes, GRPO, 30 steps at 2e-4",
         ("extractive", "extractive"),
         ("smollm2-135m-grpo-answerable30", "memory"),
+    ),
+    (
+        "prompted to SFT answerable, Qwen-0.5B, notes + turns",
+        ("qwen2.5-coder-0.5b-prompted-notes", "memory"),
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
     ),
     (
         "SFT without unanswerable questions, Qwen-0.5B, notes + turns",
