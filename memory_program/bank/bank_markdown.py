@@ -117,14 +117,27 @@ def apply_markdown(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> No
     Raises:
         StoreError: the file is of another bank, or changes a memory that was changed meanwhile.
     """
-    draft, is_empty = bank.fork(), not bank.version
-    if edited.version > bank.version and not is_empty:
+    draft = bank.fork()
+    if not bank.version:
+        drafts = [line.draft for line in edited.lines]
+        if drafts:
+            draft.create(drafts, by)
+        if edited.core:
+            draft.edit_core(edited.core, by)
+    else:
+        _apply_edits(draft, edited, by)
+    for operation in draft.operations(since=bank.version):
+        bank.append(operation)
+
+
+def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None:
+    if edited.version > bank.version:
         raise StoreError(
             f"the file is of version {edited.version}, and {bank.namespace!r} is at version {bank.version}: "
             "it was undone since, so export it again"
         )
-    exported = bank if is_empty else bank.at(edited.version)
-    if _hash(_write_state(exported)) != edited.state and not is_empty:
+    exported = bank.at(edited.version)
+    if _hash(_write_state(exported)) != edited.state:
         raise StoreError(
             f"the file is of another history: version {edited.version} of {bank.namespace!r} has other "
             "content than the export, by an undo or since the database is another one: export it again"
@@ -132,7 +145,7 @@ def apply_markdown(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> No
     kept = {line.memory_id for line in edited.lines}
     new = list[Draft]()
     for line in edited.lines:
-        if line.memory_id is None or is_empty:
+        if line.memory_id is None:
             new.append(line.draft)
             continue
         if line.memory_id not in exported:
@@ -147,20 +160,18 @@ def apply_markdown(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> No
             )
         exported_draft = Draft(memory.text, memory.kind, memory.happened_at, line.draft.sources)
         if line.draft != exported_draft:
-            _check_unchanged(draft, line.memory_id, f"line {line.number}: ")
-            draft.update(line.memory_id, line.draft, by, keeps_date=False)
+            _check_unchanged(bank, line.memory_id, f"line {line.number}: ")
+            bank.update(line.memory_id, line.draft, by, keeps_date=False)
     for memory in exported.live():
         if memory.memory_id not in kept:
-            _check_unchanged(draft, memory.memory_id, "a line that is gone: ")
-            draft.delete(memory.memory_id, by)
+            _check_unchanged(bank, memory.memory_id, "a line that is gone: ")
+            bank.delete(memory.memory_id, by)
     if new:
-        draft.create(new, by)
+        bank.create(new, by)
     if edited.core != exported.core.strip("\n"):
-        if draft.core != exported.core:
+        if bank.core != exported.core:
             raise StoreError("the profile was changed since the export: export the bank again")
-        draft.edit_core(edited.core, by)
-    for operation in draft.operations(since=bank.version):
-        bank.append(operation)
+        bank.edit_core(edited.core, by)
 
 
 def _check_unchanged(bank: MemoryBank, memory_id: str, where: str) -> None:

@@ -135,8 +135,8 @@ class FineTuneConfig(Settings, init=False):
     questions, from what retrieval finds in the expert's memories), or one model that does both."""
 
     answerable_only: bool = False
-    """Of a reader: leave out the questions without an answer. They have one reply in common, which a small
-    model learns first, and then gives to the other questions, too."""
+    """Of a reader: leave out the questions without an answer. They share one reply, and a small model that
+    learns it may give it to answerable questions, too."""
 
     program: SavedProgram
 

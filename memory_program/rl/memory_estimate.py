@@ -4,10 +4,10 @@
 with measured peaks. A training that cannot fit is refused, with the smallest change that makes it fit.
 """
 
+import itertools
 from dataclasses import dataclass
-from itertools import chain, combinations, product
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -26,9 +26,6 @@ _LOGIT_COPIES = 5  # scaled logits, their softmax and its products, and their gr
 _PREFIX_TOKENS = 16_384  # of the engine's prefix cache
 _MIN_BATCH_TOKENS = 1024
 _TOLERANCE = 1.2  # the estimate may be too high by this factor
-
-_SMALLER = {"ema_decay": 0.0, "beta": 0.0, "gradient_checkpointing": True, "tuning": "lora"}
-"""Settings that need less memory, those that cost least first."""
 
 SettingsT = TypeVar("SettingsT", OptimizerSettings, ReinforceSettings)
 
@@ -212,16 +209,7 @@ def check_memory(
         return f"memory: {told}"
     if found.total <= limit:
         return f"memory: {told}: it may not fit"
-    values = settings.flat_values()
-    halved = (values["batch_tokens"] // 2**n for n in range(1, 16))
-    options: list[list[dict[str, Any]]] = [  # Any: values of settings
-        [{"batch_tokens": size} for size in halved if size >= _MIN_BATCH_TOKENS]
-    ]
-    options += [[{name: value}] for name, value in _SMALLER.items() if values.get(name, value) != value]
-    # the fewest changes first, and those that cost least before others
-    combined = chain.from_iterable(combinations(options, count + 1) for count in range(len(options)))
-    for parts in (parts for chosen in combined for parts in product(*chosen)):
-        changes = {name: value for part in parts for name, value in part.items()}
+    for changes in _smaller_settings(settings):
         changed = estimate(settings.replace(**changes))
         if changed.total <= free:
             flags = ", ".join(
@@ -233,6 +221,29 @@ def check_memory(
     else:
         advice = "no setting makes it fit: choose a smaller model, or a device with more memory"
     raise ConfigError("\n".join([f"{told}:", *found.table(), advice]))
+
+
+def _smaller_settings(settings: OptimizerSettings | ReinforceSettings) -> list[dict[str, object]]:
+    """List the changes that need less memory, fewest first, and those that cost least before others."""
+    values = settings.flat_values()
+    batch_tokens: int = values["batch_tokens"]
+    sizes = [size for size in (batch_tokens // 2**n for n in range(1, 16)) if size >= _MIN_BATCH_TOKENS]
+    options: list[list[dict[str, object]]] = [[{"batch_tokens": size} for size in sizes]]
+    smaller: dict[str, object] = {
+        "ema_decay": 0.0,
+        "beta": 0.0,
+        "gradient_checkpointing": True,
+        "tuning": "lora",
+    }
+    for name, value in smaller.items():
+        if name in values and values[name] != value:
+            options.append([{name: value}])
+    found: list[dict[str, object]] = []
+    for count in range(1, len(options) + 1):
+        for chosen in itertools.combinations(options, count):
+            for parts in itertools.product(*chosen):
+                found.append({name: value for part in parts for name, value in part.items()})
+    return found
 
 
 def free_memory(device: DeviceName) -> int | None:

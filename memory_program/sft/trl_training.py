@@ -23,6 +23,7 @@ from datasets import Dataset
 from huggingface_hub import constants
 from peft import PeftModel
 from transformers import (
+    PreTrainedModel,
     PrinterCallback,
     TrainerCallback,
     TrainerControl,
@@ -37,7 +38,7 @@ from memory_program.core.checkpoints import LogEntry, RunState, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
-from memory_program.inference.engine import default_device
+from memory_program.inference.engine import LocalEngine, default_device
 from memory_program.inference.loading import load_model, silence_transformers
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import model_fingerprint
@@ -75,15 +76,14 @@ def fine_tune(
         epochs: passes over the training examples.
         batch: examples per step, shared by the processes.
         save_every_s: seconds between checkpoints; each epoch ends with one, too.
-        on_start: called when the folder turns out to fit the settings.
+        on_start: called when the folder fits the settings.
         on_entry: called with every log entry.
 
     Returns:
         a function that writes the result, in the format of transformers, into a folder.
 
     Raises:
-        ConfigError: there are no examples, the folder holds another run, or the processes cannot share a
-            batch.
+        ConfigError: there are no examples, the folder is of another run, or the batch cannot be shared.
         ModelError: the weights cannot be trained, or the training diverges.
     """
     if not lessons.train or not lessons.val:
@@ -97,18 +97,8 @@ def fine_tune(
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
     last, run = _last_checkpoint(folder / _CHECKPOINTS), None
     if process.is_main_process:
-        template = lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None
-        settings = {  # that must not change between runs
-            "model": model_fingerprint(lm.model),
-            "data": content_hash(lessons.train)[:16],
-            "chat_template_kwargs": template,
-            "schedule": "cosine",
-            "learning_rate": training.learning_rate,  # a part of the schedule
-            "epochs": epochs,
-            "batch": batch,
-            **lasting_settings(training),
-        }
-        run = RunState(folder, settings)
+        settings = {"epochs": epochs, "batch": batch, **lasting_settings(training)}
+        run = RunState(folder, {**_resume_settings(lm, lessons, training), **settings})
         on_start()
         run.cut_log(_step_of(last) if last else -1)
     train, val = (
@@ -140,8 +130,26 @@ def fine_tune(
         trainer.remove_callback(PrinterCallback)
         trainer.train(resume_from_checkpoint=None if last is None else str(last))
         network.config, network.generation_config = configs
+    return _make_writer(trainer, engine, network)
+
+
+def _resume_settings(lm: dspy.LM, lessons: SftSplit, training: OptimizerSettings) -> LogEntry:
+    """Collect what must not change between runs, besides the lasting settings."""
+    return {
+        "model": model_fingerprint(lm.model),
+        "data": content_hash(lessons.train)[:16],
+        "chat_template_kwargs": lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None,
+        "schedule": "cosine",
+        "learning_rate": training.learning_rate,  # a part of the schedule
+    }
+
+
+def _make_writer(
+    trainer: "_Trainer", engine: LocalEngine, network: PreTrainedModel
+) -> Callable[[Path], None]:
+    """Return a function that writes the best weights; those of the start if no epoch was better."""
     adapted = trainer.model if isinstance(trainer.model, PeftModel) else None
-    if not trainer.state.best_global_step:  # no epoch was better than the start
+    if not trainer.state.best_global_step:
         device = engine.settings.device or default_device()
         network, adapted = load_model(engine.settings.source, device, network.dtype).network, None
     tokenizer, source = engine.model.tokenizer, engine.settings.source
