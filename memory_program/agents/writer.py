@@ -260,6 +260,7 @@ class MemoryWriter(dspy.Module):
                     limit,
                     offer=offer,
                     repaired=repaired,
+                    with_logprobs=False,
                     tool_results=shown,
                     **inputs,
                 )
