@@ -22,9 +22,6 @@ from locomo.types import Category
 ABSTENTION_PHRASES = ("no information available", "not mentioned")
 """The phrases by which the official scorer knows that an answer abstains."""
 
-ABSTENTION = "No information available"
-"""An answer that abstains."""
-
 _IGNORED_WORDS = regex.compile(r"\b(?:a|an|the|and)\b")
 _DELETE_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 import dspy
-from dspy.lm15 import Config, Message, Request, Response, TextPart, TokenLogprob, Usage
+from dspy.lm15 import Config, Message, Request, Response, TextPart, Usage
 
 
 class ScriptError(AssertionError):
@@ -37,15 +37,7 @@ class Truncated:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class WithLogprobs:
-    """A reply whose tokens have log-probabilities; a server sends them only where they are asked for."""
-
-    text: str
-    logprobs: tuple[float, ...]
-
-
-Reply = str | Truncated | WithLogprobs | Exception
+Reply = str | Truncated | Exception
 Replies = Sequence[Reply] | Mapping[str, Sequence[Reply]]
 
 
@@ -79,11 +71,7 @@ class ScriptedEngine:
             reply = self._next_reply(prompt)
         if isinstance(reply, Exception):
             raise reply
-        text = reply if isinstance(reply, str) else reply.text
-        finish = "length" if isinstance(reply, Truncated) else "stop"
-        logprobs = None
-        if isinstance(reply, WithLogprobs) and request.config.logprobs is not None:
-            logprobs = tuple(TokenLogprob("token", logprob) for logprob in reply.logprobs)
+        text, finish = (reply.text, "length") if isinstance(reply, Truncated) else (reply, "stop")
         usage = Usage(input_tokens=len(prompt.text.split()), output_tokens=len(text.split()))
         return Response(
             id=None,
@@ -91,7 +79,6 @@ class ScriptedEngine:
             message=Message.assistant([TextPart(text)]),
             finish_reason=finish,
             usage=usage,
-            logprobs=logprobs,
         )
 
     def _next_reply(self, prompt: AskedPrompt) -> Reply:

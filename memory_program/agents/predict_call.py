@@ -45,7 +45,6 @@ def predict(
     *,
     offer: ToolOffer | None = None,
     repaired: list[str] | None = None,
-    with_logprobs: bool = False,
     **inputs: object,
 ) -> dspy.Prediction:
     """Call a predictor in the format of its replies.
@@ -57,7 +56,6 @@ def predict(
         limit_tokens: the most tokens of the reply; thoughts of a reasoning model come on top.
         offer: the tools that the agent may call; None without tools.
         repaired: gets ``where`` if the reply was not in the program's form, and could still be read.
-        with_logprobs: ask for the log-probabilities of the reply, which the prediction then has.
         **inputs: the predictor's input fields.
 
     Raises:
@@ -72,8 +70,6 @@ def predict(
     elif replies.format is ReplyFormat.TOOLS and offer.tools:
         adapter = NativeToolsAdapter(native_tools(offer))
     config = _call_config(predictor, replies, limit_tokens)
-    if with_logprobs:
-        config["logprobs"] = True
     signature = cast(type[dspy.Signature], predictor.signature)
     lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
 

@@ -41,7 +41,6 @@ def _memory(settings: SystemSettings) -> MemorySystem:
             _context(settings, with_memories=True, with_archive=reader.with_verbatim_turns),
             reader.max_searches,
             settings.replies.settings(),
-            reader.abstain_below,
         ),
     )
 
@@ -53,22 +52,16 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
         _context(settings, with_memories=False, with_archive=True),
         settings.reader.max_searches,
         settings.replies.settings(),
-        settings.reader.abstain_below,
     ),
     "observations": lambda settings: ObservationSystem(
         _context(settings, with_memories=True, with_archive=False),
         settings.reader.max_searches,
         settings.replies.settings(),
-        settings.reader.abstain_below,
     ),
     "full-context": lambda settings: ReaderOnly(
-        FullContext(settings.reader.full_context_tokens),
-        replies=settings.replies.settings(),
-        abstain_below=settings.reader.abstain_below,
+        FullContext(settings.reader.full_context_tokens), replies=settings.replies.settings()
     ),
-    "no-memory": lambda settings: ReaderOnly(
-        NoContext(), replies=settings.replies.settings(), abstain_below=settings.reader.abstain_below
-    ),
+    "no-memory": lambda settings: ReaderOnly(NoContext(), replies=settings.replies.settings()),
     "extractive": lambda settings: ExtractiveSystem(reader_budget=settings.retrieval.reader_budget),
 }
 """Every system that can be evaluated. To add one: a MemorySystem, its name in the config, a line here."""

@@ -260,7 +260,6 @@ class MemoryWriter(dspy.Module):
                     limit,
                     offer=offer,
                     repaired=repaired,
-                    with_logprobs=False,
                     tool_results=shown,
                     **inputs,
                 )

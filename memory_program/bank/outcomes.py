@@ -82,9 +82,7 @@ class Answer:
 
     ``ranked`` is the whole retrieved ranking (at most 50 items), None for a system without retrieval.
     ``shown`` has the ids of the items that fit the reader's budget, ``context_tokens`` their tokens, without
-    the fixed prompt around them. ``repaired`` counts replies as ``ReplyCounts`` does. ``logprob`` is the
-    log-probability of the reply, None if it was not asked for; ``withheld`` is an answer that was not
-    probable enough, in whose place ``text`` abstains.
+    the fixed prompt around them. ``repaired`` counts replies as ``ReplyCounts`` does.
     """
 
     text: str
@@ -95,8 +93,6 @@ class Answer:
     context_tokens: int = 0
     searches: int = 0
     repaired: int = 0
-    logprob: float | None = None
-    withheld: str = ""
 
     @property
     def failure(self) -> CallFailure | None:

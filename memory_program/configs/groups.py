@@ -320,11 +320,6 @@ class ReaderSettings(SettingsGroup):
     max_searches: int = Field(default=0, ge=0)
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
-    abstain_below: float | None = None
-    """Withhold answers whose log-probability is lower, and abstain. It is summed over the reply's tokens: -1
-    is a probability of 37 %. The report of a run with this flag has the scores under other values; choose one
-    on other conversations than those of the test. Default: no answer is withheld."""
-
     full_context_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of the conversation that the system full-context shows, counted as for --reader-budget; its
     oldest turns are left out. For models whose context is too short for all. Default: no limit."""
@@ -374,14 +369,6 @@ class SystemSettings(SettingsGroup, init=False):
     reader: ReaderSettings = ReaderSettings()
     replies: ReplyOptions = ReplyOptions()
 
-    def check_trainable(self) -> None:
-        """Raise ``ConfigError`` if answers are withheld: a training grades them as the model gives them."""
-        if self.reader.abstain_below is not None:
-            raise ConfigError(
-                f"abstain_below={self.reader.abstain_below:g} withholds answers, which a training has to "
-                "grade: leave it out here, and give it to evaluate.py"
-            )
-
     def for_records(self) -> dict[str, float | str]:
         """Give the settings under their names of version 0.1, which records are keyed by.
 
@@ -399,7 +386,6 @@ class SystemSettings(SettingsGroup, init=False):
             "writer_mode": writer.writer_mode,
             **{name: value for name, value in self.replies.flat_values().items() if value},
             **({} if writer.grounding_check else {"grounding_check": False}),
-            **({} if reader.abstain_below is None else {"abstain_below": reader.abstain_below}),
         }
 
 

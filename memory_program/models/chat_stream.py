@@ -27,7 +27,6 @@ class StreamedReply:
         self._texts: dict[str, list[str]] = {"content": [], "reasoning_content": [], "refusal": []}
         self._tool_calls: list[Json] = []
         self._places: dict[object, int] = {}
-        self._logprobs: list[Json] = []
         self._finish_reason: object = None
         self._usage: Json | None = None
         self._unchecked: list[str] = []
@@ -71,14 +70,11 @@ class StreamedReply:
         message |= {name: "".join(texts) for name, texts in self._texts.items() if texts}
         if self._tool_calls:
             message["tool_calls"] = self._tool_calls
-        choice: Json = {"index": 0, "message": message}
-        choice["finish_reason"] = "length" if is_stopped else self._finish_reason
-        if self._logprobs:
-            choice["logprobs"] = {"content": self._logprobs}
+        reason = "length" if is_stopped else self._finish_reason
         return {
             **self._head,
             "object": "chat.completion",
-            "choices": [choice],
+            "choices": [{"index": 0, "message": message, "finish_reason": reason}],
             "usage": self._usage,
         }
 
@@ -99,7 +95,6 @@ class StreamedReply:
             if choice.get("finish_reason"):
                 self._finish_reason, self.is_complete = choice["finish_reason"], True
             delta: Json = choice.get("delta") or choice.get("message") or {}
-            self._logprobs += (choice.get("logprobs") or {}).get("content") or []
             self._take_text("content", delta.get("content"))
             self._take_text("reasoning_content", delta.get("reasoning_content") or delta.get("reasoning"))
             self._take_text("refusal", delta.get("refusal"))

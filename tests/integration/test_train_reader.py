@@ -231,9 +231,6 @@ def test_settings_of_fine_tuning_that_do_not_fit_are_refused():
         FineTuneConfig(answerable_only=True)
     with pytest.raises(ConfigError, match="max_searches=1 cannot be taught"):
         FineTuneConfig(target="reader", max_searches=1)
-    for config in (FineTuneConfig, TrainConfig, TrajectoriesConfig):
-        with pytest.raises(ConfigError, match="abstain_below=-1 withholds answers"):
-            config(abstain_below=-1.0)
     with pytest.raises(ConfigError, match=r"program='p\.json' has prompts that model='oracle' does not know"):
         TrajectoriesConfig(program=Path("p.json"))
 

@@ -87,16 +87,3 @@ def test_an_event_that_is_no_part_of_a_chat_completion_is_shown_in_the_error(cho
 
 def _event(choice: object) -> bytes:
     return f"data: {json.dumps({'choices': [choice]})}\n\n".encode()
-
-
-def test_log_probabilities_of_all_events_are_kept():
-    reply = StreamedReply()
-    for token, logprob in (("re", -0.5), ("d", -0.25)):
-        choice = {
-            "delta": {"content": token},
-            "logprobs": {"content": [{"token": token, "logprob": logprob}]},
-        }
-        reply.feed(f"data: {json.dumps({'choices': [choice]})}\n\n".encode())
-    reply.feed(b'data: {"choices": [{"delta": {}, "logprobs": null, "finish_reason": "stop"}]}\n\n')
-    response = lm15.response_from_openai_chat(reply.body(), model="m", response_format=None)
-    assert [(token.token, token.logprob) for token in response.logprobs or ()] == [("re", -0.5), ("d", -0.25)]

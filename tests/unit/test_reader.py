@@ -15,10 +15,9 @@ from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome, SessionRecord
 from memory_program.bank.space import MemorySpace
-from memory_program.core.errors import ConfigError
 from memory_program.worlds.rendered_prompts import parse_input_fields
 from tests.conversations import session
-from tests.scripted_lm import ScriptedLM, WithLogprobs, fields
+from tests.scripted_lm import ScriptedLM, fields
 
 BY = Provenance("test")
 
@@ -175,40 +174,6 @@ def test_a_failed_call_is_an_outcome_of_the_answer(space, reply, outcome):
         answer = MemoryProgram().ask(space, "Which bicycle?")
     assert (answer.text, answer.outcome) == ("", outcome)
     assert answer.message.startswith("reader.answer: ")
-
-
-@pytest.mark.parametrize(
-    ("threshold", "said", "text", "withheld"),
-    [
-        (-1.5, "red", "red", ""),
-        (-1.0, "red", "No information available", "red"),
-        (-1.0, "It is not mentioned", "It is not mentioned", ""),
-        (None, "red", "red", ""),
-    ],
-)
-def test_an_answer_below_the_threshold_is_withheld(space, threshold, said, text, withheld):
-    reader = QAReader(MemoryContext(), abstain_below=threshold)
-    with ScriptedLM([WithLogprobs(fields(answer=said), (-0.25, -1.0))]) as lm, dspy.context(lm=lm):
-        answer = reader.ask(space, "Which bicycle?")
-    assert (answer.text, answer.withheld) == (text, withheld)
-    assert answer.logprob == (None if threshold is None else -1.25)
-
-
-def test_an_answer_after_a_search_is_withheld_too(space):
-    search = {"tool_calls": [{"name": "search_memory", "args": {"query": "violin music"}}]}
-    replies = [
-        WithLogprobs(fields(tool_calls=json.dumps(search), answer=""), (-0.1,)),
-        WithLogprobs(fields(answer="the violin"), (-3.0,)),
-    ]
-    with ScriptedLM(replies) as lm, dspy.context(lm=lm):
-        answer = QAReader(MemoryContext(), max_searches=1, abstain_below=-2.0).ask(space, "Which one?")
-    assert (answer.text, answer.withheld) == ("No information available", "the violin")
-
-
-def test_a_model_without_log_probabilities_cannot_have_a_threshold(space):
-    needed = pytest.raises(ConfigError, match="abstain_below needs log-probabilities")
-    with ScriptedLM([fields(answer="red")]) as lm, dspy.context(lm=lm), needed:
-        QAReader(MemoryContext(), abstain_below=-2.0).ask(space, "Which bicycle?")
 
 
 def test_the_full_context_is_every_turn_with_dates(space):

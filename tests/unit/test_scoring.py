@@ -18,7 +18,6 @@ from locomo.types import (
 from memory_program.bank.outcomes import Answer, CallFailure, Outcome, RankedItem, ReplyCounts, SessionRecord
 from memory_program.core.json_files import Json
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, JudgeRecord
-from memory_program.evaluation.scoring.abstention_curve import abstention_curve
 from memory_program.evaluation.scoring.judge_errors import JudgedKnownAnswer, mean_error_rates
 from memory_program.evaluation.scoring.question_scores import (
     BootstrapSampler,
@@ -445,26 +444,3 @@ def test_each_rubric_is_compared_by_its_own_verdicts():
         "judge/lenient": 0,
         "judge/strict": 1,
     }
-
-
-def answered_with(logprob: float | None, text: str, withheld: str = "") -> AnswerRecord:
-    made = record(text)
-    return replace(made, answer=replace(made.answer, logprob=logprob, withheld=withheld))
-
-
-def test_the_curve_scores_answers_under_every_threshold():
-    items = [
-        score_question(question(0), answered_with(-0.1, "a red kite"), {}),
-        score_question(question(1), answered_with(-2.0, "No information available", "a red kite"), {}),
-        score_question(question(2, Category.ADVERSARIAL, None), answered_with(-1.0, "blue"), {}),
-        score_question(question(3, Category.ADVERSARIAL, None), answered_with(None, "blue"), {}),
-    ]
-    curve = abstention_curve(items)
-    assert [row["abstain_below"] for row in curve] == [None, -2.0, -1.0, -0.1]
-    assert [row["locomo_f1"] for row in curve] == [1.0, 1.0, 0.5, 0.5]
-    assert [row["abstention"] for row in curve] == [0.0, 0.0, 0.0, 1.0]
-    assert [row["overall"] for row in curve] == pytest.approx([2 / 3, 2 / 3, 1 / 3, 2 / 3])
-
-
-def test_without_log_probabilities_there_is_no_curve():
-    assert abstention_curve(scored("a red kite", record("", outcome=Outcome.ERROR), None)) == []

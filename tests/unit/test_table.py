@@ -276,19 +276,3 @@ def test_each_kind_of_failure_has_a_warning():
         "rag: 3 failed in build (2 error, 1 unparsed), counted but not scored; --retry-errors repeats them",
         "rag: 4 missing in answer: run the same with --mode full",
     ]
-
-
-def test_scores_under_other_thresholds_are_shown_if_there_are_log_probabilities():
-    found = results(memory="red kite")
-    assert "--abstain-below" not in printed(found)
-    rows = [
-        {"abstain_below": None, "locomo_f1": 0.5, "abstention": 0.0, "overall": 0.25},
-        {"abstain_below": -1.239, "locomo_f1": 0.25, "abstention": None, "overall": 0.375},
-    ]
-    found["systems"]["memory"]["abstention_curve"] = rows
-    text = printed(found)
-    assert "(--abstain-below)" in text
-    assert [line.split() for line in text.splitlines() if "memory " in line and ("never  " in line or "-1.24" in line)] == [
-        ["memory", "never", "0.500", "0.000", "0.250"],
-        ["memory", "-1.24", "0.250", "-", "0.375"],
-    ]

@@ -10,14 +10,12 @@ from locomo.atomic_files import atomic_write_text
 from locomo.types import HEADLINE_TYPES, Benchmark
 from locomo.unspaced_scripts import UNSPACED_RUN
 from memory_program import __version__
-from memory_program.bank.outcomes import Answer
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.core.provenance import provenance
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.evaluation.question_selection import Selection
-from memory_program.evaluation.scoring.abstention_curve import abstention_curve
 from memory_program.evaluation.scoring.bank_growth import count_tool_use, mean_bank_growth
 from memory_program.evaluation.scoring.error_types import summarize_diagnoses
 from memory_program.evaluation.scoring.judge_errors import (
@@ -79,9 +77,6 @@ def build_evaluation_results(
             "signature": score_signature(config, selection, system.run, n, quality),
             "run": asdict(system.run),
         }
-        curve = abstention_curve(system.scored)
-        if curve:
-            systems[system.run.system.name]["abstention_curve"] = curve
         if system.run.chosen_on is not None:
             chosen_on = system.run.chosen_on
             seen = chosen_on.conversations if chosen_on.sha256 == selection.dataset.sha256 else ()
@@ -184,8 +179,7 @@ def score_signature(
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
-    names = ("writer_temperature", "retrieval", "embedder", "dense_weight", "reranker")
-    names += ("full_context_tokens", "abstain_below")
+    names = ("writer_temperature", "retrieval", "embedder", "dense_weight", "reranker", "full_context_tokens")
     parts |= {name: system.settings[name] for name in names if name in system.settings}
     if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
@@ -207,7 +201,6 @@ def write_question_results(path: Path, system: ScoredSystem) -> None:
             "gold": question.answer,
             "answer": answer.text if answer is not None else None,
             "outcome": answer.outcome.value if answer is not None else "missing",
-            **_confidence(answer),
             "locomo_f1": item.locomo_f1,
             "bleu1": item.bleu1,
             "judge": {rubric: verdict_score(item, rubric) for rubric in item.judgements},
@@ -221,10 +214,3 @@ def write_question_results(path: Path, system: ScoredSystem) -> None:
         }
         lines.append(json.dumps(line, ensure_ascii=True) + "\n")
     atomic_write_text(path, "".join(lines))
-
-
-def _confidence(answer: Answer | None) -> Json:
-    """Return the log-probability of an answer and what was withheld, if log-probabilities were asked for."""
-    if answer is None or answer.logprob is None:
-        return {}
-    return {"logprob": answer.logprob, "withheld": answer.withheld}

@@ -85,7 +85,7 @@ def results_tables(results: Json) -> list[Table]:
     tables = _interval_tables(_f1_title(dataset), ["system"], scores, dataset["types"])
     tables += [_recall_and_cost_table(systems), _latency_table(systems)]
     banks = _with_oracle(results)
-    known = (_abstention_table(systems), *_stored_facts_tables(banks), _prompt_cache_table(systems))
+    known = (*_stored_facts_tables(banks), _prompt_cache_table(systems))
     tables += [table for table in known if table.rows]
     if any(system["retrieval"][_RANKING_KEYS[0]]["n"] for system in systems.values()):
         names = [
@@ -304,18 +304,6 @@ def _latency_table(systems: Mapping[str, Json]) -> Table:
             *(_number(value, ".3g") for value in seconds),
             f"${cost:.4f}" if cost else free,
         )
-    return table
-
-
-def _abstention_table(systems: Mapping[str, Json]) -> Table:
-    """Lay out the scores under other values of ``abstain_below``; no rows without log-probabilities."""
-    title = "Scores by the log-probability below which an answer is withheld (--abstain-below)"
-    table = _make_table(title, ["system"], ["abstain below", "F1", "abstention", "all questions"])
-    for name, system in systems.items():
-        for row in system.get("abstention_curve", ()):  # older results have none
-            least = "never" if row["abstain_below"] is None else f"{row['abstain_below']:.2f}"
-            means = (_number(row[key]) for key in ("locomo_f1", "abstention", "overall"))
-            table.add_row(name, least, *means)
     return table
 
 
