@@ -23,8 +23,8 @@ from locomo.splits import select_split
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.baselines import span_ranking as ranking
 from memory_program.agents.baselines.date_answers import date_candidates, date_features
-from memory_program.agents.baselines.extractive import MAX_SEARCHED_TURNS, extract_answer
 from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
+from memory_program.agents.baselines.span_answers import MAX_SEARCHED_TURNS, extract_answer
 from memory_program.agents.baselines.span_features import Evidence, Matrix, span_features
 from memory_program.agents.baselines.span_ranking import SPAN_KINDS, ExtractorWeights
 from memory_program.bank.archive import Archive

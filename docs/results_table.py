@@ -21,6 +21,7 @@ from locomo.statistics import paired_comparison
 
 _FOLDER = Path(__file__).parent / "results"
 _ANSWERABLE = 505  # questions of the test split with an answer
+_NAMES = ("model", "training", "system")
 _TYPES = ("multi-hop", "temporal", "open-domain", "single-hop")
 _FAULTS = {  # in results.json, and as the head of a column
     "never stored": "not stored",
@@ -30,41 +31,41 @@ _FAULTS = {  # in results.json, and as the head of a column
     "should have abstained": "did not abstain",
 }
 
-Row = tuple[str, str, str, str]
-"""The name of a result, the system in it, and how both are named in a table."""
+Row = tuple[str, str, str, str, str]
+"""The name of a result, the system in it, and the model, its training and the system in a table."""
 
 ROWS: tuple[Row, ...] = (
-    ("extractive", "extractive", "none", "extractive"),
-    ("smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
-    ("smollm2-135m-full-context", "full-context", "SmolLM2-135M, prompted", "full-context"),
-    ("smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
-    ("smollm2-135m-prompted", "observations", "SmolLM2-135M, prompted", "observations"),
-    ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen-0.5B, prompted", "no-memory"),
-    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen-0.5B, prompted", "rag"),
-    ("qwen2.5-coder-0.5b-prompted", "observations", "Qwen-0.5B, prompted", "observations"),
-    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen-0.5B, prompted", "notes + turns"),
-    ("smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
-    ("smollm2-135m-sft", "observations", "SmolLM2-135M, SFT", "observations"),
-    ("smollm2-135m-sft-notes", "memory", "SmolLM2-135M, SFT", "notes"),
-    ("smollm2-135m-grpo", "rag", "SmolLM2-135M, SFT+GRPO", "rag"),
-    ("smollm2-135m-grpo", "observations", "SmolLM2-135M, SFT+GRPO", "observations"),
-    ("smollm2-135m-grpo-answerable", "memory", "SmolLM2-135M, GRPO answerable", "notes"),
-    ("smollm2-135m-grpo-answerable1", "memory", "the same, seed 1", "notes"),
-    ("smollm2-135m-grpo-answerable30", "memory", "the same, 30 steps at 2e-4", "notes"),
-    ("qwen2.5-coder-0.5b-sft", "memory", "Qwen-0.5B, SFT", "notes + turns"),
-    ("qwen2.5-coder-0.5b-sft-answerable", "memory", "Qwen, SFT answerable", "notes + turns"),
-    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen-0.5B, SFT+GRPO", "notes + turns"),
-    ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen-0.5B, SFT+GRPO", "rag"),
-    ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT", "memory"),
-    ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2-135M, SFT", "memory, sampled"),
+    ("extractive", "extractive", "none", "", "extractive"),
+    ("smollm2-135m-prompted", "no-memory", "SmolLM2", "prompted", "no-memory"),
+    ("smollm2-135m-full-context", "full-context", "SmolLM2", "prompted", "full-context"),
+    ("smollm2-135m-prompted", "rag", "SmolLM2", "prompted", "rag"),
+    ("smollm2-135m-prompted", "observations", "SmolLM2", "prompted", "observations"),
+    ("smollm2-135m-sft", "rag", "SmolLM2", "SFT", "rag"),
+    ("smollm2-135m-sft", "observations", "SmolLM2", "SFT", "observations"),
+    ("smollm2-135m-sft-notes", "memory", "SmolLM2", "SFT", "notes"),
+    ("smollm2-135m-grpo", "rag", "SmolLM2", "SFT + GRPO", "rag"),
+    ("smollm2-135m-grpo", "observations", "SmolLM2", "SFT + GRPO", "observations"),
+    ("smollm2-135m-grpo-answerable", "memory", "SmolLM2", "SFT + GRPO, answerable", "notes"),
+    ("smollm2-135m-grpo-answerable1", "memory", "SmolLM2", "the same, seed 1", "notes"),
+    ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2", "the same, 30 steps at 2e-4", "notes"),
+    ("smollm2-135m-sft-memory", "optimized", "SmolLM2", "SFT", "memory"),
+    ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2", "SFT", "memory, sampled"),
+    ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen", "prompted", "no-memory"),
+    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen", "prompted", "rag"),
+    ("qwen2.5-coder-0.5b-prompted", "observations", "Qwen", "prompted", "observations"),
+    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen", "prompted", "notes + turns"),
+    ("qwen2.5-coder-0.5b-sft", "memory", "Qwen", "SFT", "notes + turns"),
+    ("qwen2.5-coder-0.5b-sft-answerable", "memory", "Qwen", "SFT, answerable", "notes + turns"),
+    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen", "SFT + GRPO", "notes + turns"),
+    ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen", "SFT + GRPO", "rag"),
 )
 """The rows of LoCoMo's test split, in their order."""
 
 TRANSFER_ROWS: tuple[Row, ...] = (
-    ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2-135M, prompted", "no-memory"),
-    ("longmemeval-smollm2-135m-prompted", "rag", "SmolLM2-135M, prompted", "rag"),
-    ("longmemeval-smollm2-135m-sft", "no-memory", "SmolLM2-135M, SFT", "no-memory"),
-    ("longmemeval-smollm2-135m-sft", "rag", "SmolLM2-135M, SFT", "rag"),
+    ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2", "prompted", "no-memory"),
+    ("longmemeval-smollm2-135m-prompted", "rag", "SmolLM2", "prompted", "rag"),
+    ("longmemeval-smollm2-135m-sft", "no-memory", "SmolLM2", "SFT", "no-memory"),
+    ("longmemeval-smollm2-135m-sft", "rag", "SmolLM2", "SFT", "rag"),
 )
 """The rows of LongMemEval."""
 
@@ -175,7 +176,8 @@ def main() -> None:
     """Take the results of a run, if one is named, and print all tables."""
     if len(sys.argv) == 3:
         take_results(Path(sys.argv[1]), sys.argv[2])
-    for table in (scores_table, cost_table, errors_table, memories_table, differences_table, transfer_table):
+    tables = (scores_table, categories_table, cost_table, errors_table, memories_table, differences_table)
+    for table in (*tables, transfer_table):
         print(f"{table()}\n")
 
 
@@ -197,58 +199,62 @@ def take_results(run: Path, name: str) -> None:
 
 
 def scores_table() -> str:
-    """Make the table of scores: official F1 with its interval, by category, and abstention."""
-    lines = [["model", "system", "F1 (95 %)", *_TYPES, "abstention", "recall@10"]]
-    for system, model, name in _systems():
-        scores = system["locomo_f1"]
+    """Make the table of scores: official F1 with its interval, abstention, the mean of both, and recall."""
+    lines = [[*_NAMES, "F1 (95 %)", "abstention", "all questions", "recall@10"]]
+    for system, *names in _systems():
         recall = (system["recall"] or {}).get("10")
         found = "" if recall is None else f"{recall:.3f}"
-        types = [f"{scores[kind]['value']:.3f}" for kind in _TYPES]
-        abstention = f"{system['abstention']['value']:.3f}"
-        lines.append([model, name, _interval(scores["all"]), *types, abstention, found])
+        others = [f"{system[key]['value']:.3f}" for key in ("abstention", "overall_with_abstention")]
+        lines.append([*names, _interval(system["locomo_f1"]["all"]), *others, found])
+    return _join_cells(lines)
+
+
+def categories_table() -> str:
+    """Make the table of official F1 by category."""
+    lines = [[*_NAMES, *_TYPES]]
+    for system, *names in _systems():
+        lines.append([*names, *(f"{system['locomo_f1'][kind]['value']:.3f}" for kind in _TYPES)])
     return _join_cells(lines)
 
 
 def cost_table() -> str:
     """Make the table of cost: tokens, calls, seconds and failures."""
-    lines = [["model", "system", "prompt tokens", "calls", "failed", "F1, failed as 0", "seconds"]]
-    for system, model, name in _systems():
+    lines = [[*_NAMES, "prompt tokens", "calls", "failed", "F1, failed as 0", "seconds"]]
+    for system, *names in _systems():
         seconds = system["latency"]["seconds"]["question"]["p50"]
         f1 = system["locomo_f1"]["all"]
         strict = f"{f1['value'] * f1['n'] / _ANSWERABLE:.3f}"
         tokens, calls = f"{system['tokens_per_question']:,.0f}", f"{system['calls']:,}"
         failed = f"{system['failures']['all']:,}"
-        lines.append([model, name, tokens, calls, failed, strict, f"{seconds:.2f}"])
+        lines.append([*names, tokens, calls, failed, strict, f"{seconds:.2f}"])
     return _join_cells(lines)
 
 
 def errors_table() -> str:
     """Make the table of errors: the wrong answers of each row, by their cause."""
-    lines = [["model", "system", "wrong", *_FAULTS.values()]]
-    for system, model, name in _systems():
+    lines = [[*_NAMES, "wrong", *_FAULTS.values()]]
+    for system, *names in _systems():
         found = system["diagnosis"]["all"]
-        if name in ("no-memory", "full-context"):  # these retrieve nothing
+        if names[-1] in ("no-memory", "full-context"):  # these retrieve nothing
             continue
         faults = [f"{found['faults'][fault]}" for fault in _FAULTS]
-        lines.append([model, name, f"{found['wrong']} of {found['answers']}", *faults])
+        lines.append([*names, f"{found['wrong']} of {found['answers']}", *faults])
     return _join_cells(lines)
 
 
 def memories_table() -> str:
     """Make the table of what the model's own memories are, compared with the notes of LoCoMo's authors."""
-    lines = [
-        ["writer", "system", "memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
-    ]
-    for system, model, name in _systems():
-        if name.startswith("notes") or not (found := system["stored_facts"]):
+    found_in = ["memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
+    lines = [["writer", *_NAMES[1:], *found_in]]
+    for system, *names in _systems():
+        if names[-1].startswith("notes") or not (found := system["stored_facts"]):
             continue
         facts, last = found["all"], system["growth"][-1]
         size = last["tokens"] / last["memories"]
         counts = [facts["memories"], size, facts["correct"], facts["duplicate"]]
         lines.append(
             [
-                model,
-                name,
+                *names,
                 *(f"{count:,.0f}" for count in counts),
                 f"{facts['precision']['value']:.3f}",
                 f"{facts['recall']['value']:.3f}",
@@ -276,19 +282,19 @@ def differences_table() -> str:
 
 def transfer_table() -> str:
     """Make the table of LongMemEval: F1 over all questions that have an answer of the system."""
-    lines = [["model", "system", "F1 (95 %)", "n", "failed", "tokens"]]
-    for system, model, name in _systems(TRANSFER_ROWS):
+    lines = [[*_NAMES, "F1 (95 %)", "n", "failed", "tokens"]]
+    for system, *names in _systems(TRANSFER_ROWS):
         f1 = system["locomo_f1"]["all"]
         failed, tokens = f"{system['failures']['all']}", f"{system['tokens_per_question']:,.0f}"
-        lines.append([model, name, _interval(f1), f"{f1['n']}", failed, tokens])
+        lines.append([*names, _interval(f1), f"{f1['n']}", failed, tokens])
     return _join_cells(lines)
 
 
-def _systems(rows: Sequence[Row] = ROWS) -> list[tuple[dict[str, Any], str, str]]:
-    found: list[tuple[dict[str, Any], str, str]] = []
-    for file, system, model, name in rows:
+def _systems(rows: Sequence[Row] = ROWS) -> list[tuple[dict[str, Any], str, str, str]]:
+    found: list[tuple[dict[str, Any], str, str, str]] = []
+    for file, system, model, training, name in rows:
         results = json.loads((_FOLDER / f"{file}.json").read_text(encoding="utf-8"))
-        found.append((results["systems"][system], model, name))
+        found.append((results["systems"][system], model, training, name))
     return found
 
 

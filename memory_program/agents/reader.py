@@ -6,6 +6,7 @@ from typing import Any
 import dspy
 
 from locomo.reply_markers import is_no_value
+from memory_program.agents.baselines.span_answers import ABSTENTION, seems_unanswerable
 from memory_program.agents.context import ContextBuilder, ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.reply_limits import READER_TOKENS, SEARCHING_READER_TOKENS
@@ -24,7 +25,12 @@ class QAReader(dspy.Module):
     """Answers under a token budget; with ``max_searches`` it may search again with other words."""
 
     def __init__(
-        self, context: ContextBuilder, max_searches: int = 0, replies: ReplySettings | None = None
+        self,
+        context: ContextBuilder,
+        max_searches: int = 0,
+        replies: ReplySettings | None = None,
+        *,
+        checks_answerability: bool = False,
     ) -> None:
         """Make a reader.
 
@@ -32,10 +38,12 @@ class QAReader(dspy.Module):
             context: builds the reader's context.
             max_searches: the most further searches before an answer.
             replies: the format and limit of replies; None for the defaults.
+            checks_answerability: abstain without a call where ``seems_unanswerable`` says so.
         """
         super().__init__()
         self.context = context
         self.max_searches = max_searches
+        self.checks_answerability = checks_answerability
         self.replies = replies or ReplySettings()
         self.saved_format: ReplyFormat | None = None  # that of a saved program, once one is loaded
         self.answer = dspy.Predict(AnswerQuestion)
@@ -52,6 +60,8 @@ class QAReader(dspy.Module):
             CallFailedError: a call gave nothing usable, so there is no answer.
         """
         queries, repaired = [question], list[str]()
+        if self.checks_answerability and seems_unanswerable(question, space.archive):
+            return _make_prediction(ABSTENTION, self.context.build(space, queries), queries, repaired)
         inputs: dict[str, Any]  # Any: no keyword of ``predict`` is among them
         while len(queries) <= self.max_searches:
             context = self.context.build(space, queries)
@@ -68,7 +78,7 @@ class QAReader(dspy.Module):
             asked = [call.args.get("query") for call in reply.tool_calls.tool_calls]
             new = [q for q in asked if isinstance(q, str) and q.strip() and q not in queries]
             if reply.answer.strip() and not (new and is_no_value(reply.answer)):  # "None" beside a search
-                return _make_prediction(reply, context, queries, repaired)
+                return _make_prediction(reply.answer, context, queries, repaired)
             if not new:  # neither an answer nor a new search
                 break
             queries.append(new[0])
@@ -77,7 +87,7 @@ class QAReader(dspy.Module):
         reply = predict(
             "reader.answer", self.answer, self.replies, READER_TOKENS, repaired=repaired, **inputs
         )
-        return _make_prediction(reply, context, queries, repaired)
+        return _make_prediction(reply.answer, context, queries, repaired)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question; a failed call becomes the answer's outcome, not an exception."""
@@ -99,10 +109,10 @@ class QAReader(dspy.Module):
 
 
 def _make_prediction(
-    reply: dspy.Prediction, context: ReaderContext, queries: list[str], repaired: list[str]
+    text: str, context: ReaderContext, queries: list[str], repaired: list[str]
 ) -> dspy.Prediction:
     record = Answer(
-        text=reply.answer.strip(),
+        text=text.strip(),
         ranked=context.ranked,
         shown=context.shown,
         context_tokens=context.tokens,

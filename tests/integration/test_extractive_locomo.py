@@ -16,6 +16,7 @@ from locomo.metrics import evidence_recall, locomo_f1
 from locomo.splits import locomo_split
 from locomo.types import ANSWERABLE_CATEGORIES
 from memory_program.agents.baselines.extractive import ExtractiveSystem
+from memory_program.agents.baselines.span_answers import ABSTENTION
 from memory_program.bank.space import MemorySpace
 
 pytestmark = pytest.mark.dataset
@@ -91,3 +92,12 @@ def test_the_weights_say_that_they_were_fitted_on_train_alone():
         "split": "train",
         "questions": 1157,
     }
+
+
+def test_most_unanswerable_questions_are_found_and_few_others(answers):
+    found = defaultdict(list)
+    for question, answer in answers:
+        if locomo_split(question.conversation_id) == "test":
+            found[question.is_answerable].append(answer.text == ABSTENTION)
+    assert np.mean(found[False]) >= 0.62
+    assert np.mean(found[True]) <= 0.10

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from memory_program.agents.baselines.extractive import ABSTENTION, ExtractiveSystem, load_bundled_weights
+from memory_program.agents.baselines.extractive import ExtractiveSystem
+from memory_program.agents.baselines.span_answers import ABSTENTION, load_bundled_weights, seems_unanswerable
 from memory_program.agents.baselines.span_ranking import ExtractorWeights
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError, SessionConflictError
@@ -83,6 +84,24 @@ def test_text_without_spaces_or_with_accents_is_found_and_answered(lines, questi
 def test_another_speakers_statement_is_no_answer(space):
     assert ExtractiveSystem().ask(space, "Which instrument did Ben start learning?").text != ABSTENTION
     assert ExtractiveSystem().ask(space, "Which instrument did Ana start learning?").text == ABSTENTION
+
+
+@pytest.mark.parametrize(
+    ("question", "is_unanswerable"),
+    [
+        ("Which instrument did Ben start learning?", False),
+        ("Which instrument did Ana start learning?", True),
+        ("When did Ana start learning an instrument?", False),  # dates are left to the reader
+        ("Did Ana start learning an instrument?", False),
+        ("zzz?", False),
+    ],
+)
+def test_a_question_seems_unanswerable_if_another_speaker_said_what_fits_it(space, question, is_unanswerable):
+    assert seems_unanswerable(question, space.archive) is is_unanswerable
+
+
+def test_an_empty_archive_tells_nothing():
+    assert not seems_unanswerable("Which instrument did Ana start learning?", MemorySpace("talk").archive)
 
 
 def test_an_empty_space_is_answered_with_an_abstention():

@@ -176,6 +176,19 @@ def test_a_failed_call_is_an_outcome_of_the_answer(space, reply, outcome):
     assert answer.message.startswith("reader.answer: ")
 
 
+def test_a_reader_that_checks_answerability_abstains_without_a_call():
+    space, told = MemorySpace("talk"), session(1, "Ana: I teach chess.", "Ben: I started to learn the cello.")
+    space.bank.create([Draft("Ben started to learn the cello.", MemoryKind.EPISODIC, None, ("D1:2",))], BY)
+    space.ingest(told, SessionRecord("session_1"))
+    reader = QAReader(MemoryContext(), checks_answerability=True)
+    with ScriptedLM([fields(answer="the cello")]) as lm, dspy.context(lm=lm):
+        abstained = reader.ask(space, "Which instrument did Ana start to learn?")
+        answered = reader.ask(space, "Which instrument did Ben start to learn?")
+    assert (abstained.text, abstained.outcome) == ("Not mentioned in the conversation", Outcome.OK)
+    assert [item.item_id for item in abstained.ranked or ()] == ["m1"]
+    assert answered.text == "the cello"
+
+
 def test_the_full_context_is_every_turn_with_dates(space):
     context = FullContext().build(space, ["anything"])
     assert context.excerpts == (

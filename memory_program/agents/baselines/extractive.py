@@ -1,33 +1,21 @@
 """The baseline without a language model: the answer is a span of the best turns, or a date."""
 
-import json
-from collections.abc import Mapping, Sequence
-from functools import cache
-from importlib.resources import files
+from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from dspy.predict.parameter import Parameter
 
-from memory_program.agents.baselines import date_answers as when
-from memory_program.agents.baselines import span_ranking as ranking
-from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
-from memory_program.agents.baselines.span_features import Evidence, span_features
+from memory_program.agents.baselines.span_answers import (
+    MAX_SEARCHED_TURNS,
+    extract_answer,
+    load_bundled_weights,
+)
 from memory_program.agents.baselines.span_ranking import ExtractorWeights
 from memory_program.agents.context import RANKING_DEPTH, format_reader_line
 from memory_program.agents.program import MemorySystem
-from memory_program.bank.archive import Archive, ScoredTurn
 from memory_program.bank.budget import count_tokens, pack_to_budget
 from memory_program.bank.outcomes import Answer, RankedItem
 from memory_program.bank.space import MemorySpace
-
-ABSTENTION = "Not mentioned in the conversation"
-
-MAX_SEARCHED_TURNS = 8
-"""The number of turns that are searched for an answer: the best ones that fit the budget."""
-
-_FIXED_ANSWERS = {AnswerType.YES_OR_NO: "Yes", AnswerType.GUESS: "Likely no"}
-"""Answers that no span states: those that score best on LoCoMo's train split."""
 
 
 class ExtractorParameter(Parameter):
@@ -78,33 +66,3 @@ class ExtractiveSystem(MemorySystem):
             shown=shown.kept,
             context_tokens=shown.tokens,
         )
-
-
-@cache
-def load_bundled_weights() -> ExtractorWeights:
-    """Load the weights that come with the package."""
-    file = files("memory_program.agents.baselines").joinpath("extractive.json")
-    return ExtractorWeights.from_json(json.loads(file.read_text("utf-8")))
-
-
-def extract_answer(
-    question: str, hits: Sequence[ScoredTurn], archive: Archive, weights: ExtractorWeights
-) -> str:
-    """Find the answer to a question in turns of an archive, or abstain if there seems to be none."""
-    clues = parse_question(question, archive.speakers)
-    evidence = Evidence(clues, hits, archive)
-    if not hits:
-        return ABSTENTION
-    if clues.answer_type in _FIXED_ANSWERS:
-        return _FIXED_ANSWERS[clues.answer_type]
-    if clues.answer_type is AnswerType.DATE:
-        dates = when.date_candidates(evidence)
-        return dates[int(np.argmax(when.date_features(evidence, dates) @ weights.dates))].text
-    spans = ranking.span_candidates(evidence)
-    if not len(spans):
-        return ABSTENTION
-    shares = ranking.candidate_probabilities(span_features(evidence)[spans], weights.spans[clues.answer_type])
-    doubts = ranking.no_answer_features(evidence, evidence.excerpts.span_hits[spans], shares)
-    if ranking.no_answer_probability(doubts, weights.doubt) >= weights.doubt_limit:
-        return ABSTENTION
-    return ", ".join(evidence.excerpts.text(span) for span in ranking.best_spans(evidence, spans, shares))
