@@ -48,6 +48,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-grpo-answerable", "memory", "SmolLM2", "SFT + GRPO, answerable", "notes"),
     ("smollm2-135m-grpo-answerable1", "memory", "SmolLM2", "the same, seed 1", "notes"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2", "the same, 30 steps at 2e-4", "notes"),
+    ("smollm2-135m-check", "memory", "SmolLM2", "the same, with the check", "notes"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2", "SFT", "memory"),
     ("smollm2-135m-sft-memory-sampled", "memory", "SmolLM2", "SFT", "memory, sampled"),
     ("qwen2.5-coder-0.5b-prompted", "no-memory", "Qwen", "prompted", "no-memory"),
@@ -106,6 +107,11 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "GRPO of the reader, answerable, notes, 30 steps at 2e-4",
         ("smollm2-135m-sft-notes", "memory"),
         ("smollm2-135m-grpo-answerable30", "memory"),
+    ),
+    (
+        "answerability check, SmolLM2, GRPO, notes",
+        ("smollm2-135m-grpo-answerable30", "memory"),
+        ("smollm2-135m-check", "memory"),
     ),
     (
         "extractive to notes, GRPO, 30 steps at 2e-4",
