@@ -321,9 +321,9 @@ class ReaderSettings(SettingsGroup):
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
     answerability_check: bool = False
-    """Abstain without a call where a linear model finds that the question has no answer: another person than
-    the one whom it names said what fits best. Small readers rarely abstain by themselves. It reads the
-    verbatim turns, and was fitted on LoCoMo's training split."""
+    """Abstain without a call where a small linear model finds that the question probably has no answer: the
+    turns that fit it best are not by the speaker that it names. It was fitted on LoCoMo's training split.
+    Small readers rarely abstain by themselves."""
 
     full_context_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of the conversation that the system full-context shows, counted as for --reader-budget; its

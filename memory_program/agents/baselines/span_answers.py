@@ -54,10 +54,10 @@ def extract_answer(
 
 
 def seems_unanswerable(question: str, archive: Archive) -> bool:
-    """Tell if a question probably has no answer: others than the one whom it names said what fits it best.
+    """Tell if a question probably has no answer: the turns that fit it best are not by the speaker it names.
 
-    The weights are those of the extractive baseline, fitted on LoCoMo's train split. A question about a date,
-    a question to be answered by yes or no, and one that no turn fits are left to the reader.
+    The weights are those of the extractive baseline, fitted on LoCoMo's train split. Questions that ask for a
+    date, yes-or-no questions and questions that no turn fits are not checked.
     """
     hits = archive.search(question, MAX_SEARCHED_TURNS)
     return bool(hits) and extract_answer(question, hits, archive, load_bundled_weights()) == ABSTENTION
