@@ -40,10 +40,19 @@ def test_writer_prompts_change_banks():
     assert identity("writer").build != identity().build
 
 
-@pytest.mark.parametrize("changed", [{"temperature": 0.7}, {"top_k": 3}, {"reader_budget": 77}])
+@pytest.mark.parametrize(
+    "changed", [{"temperature": 0.7}, {"top_k": 3}, {"reader_budget": 77}, {"answerability_check": True}]
+)
 def test_reader_settings_change_answers(changed: dict[str, object]):
     assert identity(**changed).answer != identity().answer
     assert (identity(**changed).build == identity().build) is ("temperature" not in changed)
+
+
+@pytest.mark.parametrize("name", [SystemName.EXTRACTIVE, SystemName.NO_MEMORY])
+def test_systems_that_do_not_check_answerability_are_the_same_with_the_check(name):
+    settings = [EvaluateConfig(model="openai/m", **check) for check in ({}, {"answerability_check": True})]
+    made = [identify_system(make_system(name.value, each.system), name, each) for each in settings]
+    assert made[0] == made[1]
 
 
 def test_the_date_of_a_question_changes_its_key():
