@@ -65,6 +65,7 @@ ROWS: tuple[Row, ...] = (
     ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen", "prompted", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft", "memory", "Qwen", "SFT", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft-answerable", "memory", "Qwen", "SFT, answerable", "notes + turns"),
+    ("qwen2.5-coder-0.5b-check", "memory", "Qwen", "SFT, answerable, check", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen", "SFT + GRPO", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen", "SFT + GRPO", "rag"),
 )
@@ -159,6 +160,16 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "extractive to Qwen, SFT, answerable, notes + turns",
         ("extractive", "extractive"),
         ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+    ),
+    (
+        "Qwen, notes + turns: SFT, answerable, to the check",
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+        ("qwen2.5-coder-0.5b-check", "memory"),
+    ),
+    (
+        "extractive to Qwen, SFT, answerable, check, notes + turns",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-check", "memory"),
     ),
     (
         "Qwen, notes + turns: SFT to SFT + GRPO",
