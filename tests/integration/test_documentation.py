@@ -68,7 +68,10 @@ SERVER_PAGE = "docs/serve.md"
 SERVED = [b for b in BLOCKS if b.language == "python" and (b.page == SERVER_PAGE or "MemoryClient" in b.text)]
 """Blocks that talk to a memory server."""
 EXTRAS = {"bench", "dev", "gpu", "local", "postgres", "ray", "serve", "train"}
-OTHER_PROGRAMS = ("RAY_USAGE_STATS_ENABLED=0 ray ", "cp ", "export ", "mlflow ui ", "rsync ", "sky ", "vllm ")
+OTHER_PROGRAMS = (
+    *("RAY_USAGE_STATS_ENABLED=0 ray ", "cp ", "export ", "llama-quantize ", "llama-server ", "mlflow ui "),
+    *("rsync ", "sky ", "vllm "),
+)
 """Programs of others, whose flags are not checked here."""
 
 
