@@ -71,6 +71,24 @@ ROWS: tuple[Row, ...] = (
 )
 """The rows of LoCoMo's test split, in their order."""
 
+HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
+    ("extractive", "extractive", "none (`extractive`)", "turns"),
+    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen, prompted", "turns"),
+    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen, prompted", "notes and turns"),
+    (
+        "qwen2.5-coder-0.5b-sft-answerable",
+        "memory",
+        "Qwen, SFT on answerable questions",
+        "notes and turns",
+    ),
+    ("qwen2.5-coder-0.5b-check", "memory", "the same with `--answerability-check`", "notes and turns"),
+    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen, SFT + GRPO", "notes and turns"),
+    ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2, SFT + GRPO on answerable questions", "notes"),
+    ("smollm2-135m-check", "memory", "the same with `--answerability-check`", "notes"),
+    ("smollm2-135m-sft-memory", "optimized", "SmolLM2, SFT of writer and reader", "its own memories"),
+)
+"""The rows at the top of the page: the name of a result, the system in it, the reader, what it is shown."""
+
 TRANSFER_ROWS: tuple[Row, ...] = (
     ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2", "prompted", "no-memory"),
     ("longmemeval-smollm2-135m-prompted", "rag", "SmolLM2", "prompted", "rag"),
@@ -215,8 +233,8 @@ def main() -> None:
     """Take the results of a run, if one is named, and print all tables."""
     if len(sys.argv) == 3:
         take_results(Path(sys.argv[1]), sys.argv[2])
-    tables = (scores_table, categories_table, cost_table, errors_table, memories_table, differences_table)
-    for table in (*tables, transfer_table):
+    scores = (headline_table, scores_table, categories_table, cost_table)
+    for table in (*scores, differences_table, errors_table, memories_table, transfer_table):
         print(f"{table()}\n")
 
 
@@ -235,6 +253,16 @@ def take_results(run: Path, name: str) -> None:
         writer = csv.DictWriter(file, ["question_id", "category", *systems], lineterminator="\n")
         writer.writeheader()
         writer.writerows({"question_id": question_id, **row} for question_id, row in scores.items())
+
+
+def headline_table() -> str:
+    """Make the table at the top of the page: F1, abstention, and the mean over all questions."""
+    lines = [["reader", "is shown", "F1", "abstention", "all questions"]]
+    for file, system, reader, shown in HEADLINE_ROWS:
+        found = _system_results(file, system)
+        scores = (found["locomo_f1"]["all"], found["abstention"], found["overall_with_abstention"])
+        lines.append([reader, shown, *(f"{score['value']:.3f}" for score in scores)])
+    return _join_cells(lines)
 
 
 def scores_table() -> str:
@@ -330,11 +358,15 @@ def transfer_table() -> str:
 
 
 def _systems(rows: Sequence[Row] = ROWS) -> list[tuple[dict[str, Any], str, str, str]]:
-    found: list[tuple[dict[str, Any], str, str, str]] = []
-    for file, system, model, training, name in rows:
-        results = json.loads((_FOLDER / f"{file}.json").read_text(encoding="utf-8"))
-        found.append((results["systems"][system], model, training, name))
-    return found
+    return [
+        (_system_results(file, system), model, training, name) for file, system, model, training, name in rows
+    ]
+
+
+def _system_results(name: str, system: str) -> dict[str, Any]:
+    """Read the scores of a system, by the name of a result."""
+    results = json.loads((_FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+    return results["systems"][system]
 
 
 def _question_scores(name: str, system: str) -> dict[str, float]:

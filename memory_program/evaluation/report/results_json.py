@@ -179,9 +179,10 @@ def score_signature(
     if system.settings.get("relevance_floor"):  # older runs showed all that was found
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
-    names = ("writer_temperature", "retrieval", "embedder", "dense_weight", "reranker")
-    names += ("full_context_tokens", "answerability_check")
-    parts |= {name: system.settings[name] for name in names if name in system.settings}
+    names = ["writer_temperature", "retrieval", "embedder", "dense_weight", "reranker", "full_context_tokens"]
+    for name in (*names, "answerability_check"):
+        if name in system.settings:
+            parts[name] = system.settings[name]
     if system.settings.get("archive"):
         parts["with_verbatim_turns"] = "on"
     return "|".join(
