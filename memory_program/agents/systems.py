@@ -41,7 +41,6 @@ def _memory(settings: SystemSettings) -> MemorySystem:
             _context(settings, with_memories=True, with_archive=reader.with_verbatim_turns),
             reader.max_searches,
             settings.replies.settings(),
-            checks_answerability=reader.answerability_check,
         ),
     )
 
@@ -53,18 +52,14 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
         _context(settings, with_memories=False, with_archive=True),
         settings.reader.max_searches,
         settings.replies.settings(),
-        checks_answerability=settings.reader.answerability_check,
     ),
     "observations": lambda settings: ObservationSystem(
         _context(settings, with_memories=True, with_archive=False),
         settings.reader.max_searches,
         settings.replies.settings(),
-        checks_answerability=settings.reader.answerability_check,
     ),
     "full-context": lambda settings: ReaderOnly(
-        FullContext(settings.reader.full_context_tokens),
-        replies=settings.replies.settings(),
-        checks_answerability=settings.reader.answerability_check,
+        FullContext(settings.reader.full_context_tokens), replies=settings.replies.settings()
     ),
     "no-memory": lambda settings: ReaderOnly(NoContext(), replies=settings.replies.settings()),
     "extractive": lambda settings: ExtractiveSystem(reader_budget=settings.retrieval.reader_budget),

@@ -123,6 +123,11 @@ class EvaluateConfig(Settings, init=False):
 
     system: SystemSettings = SystemSettings()
 
+    answerability_check: bool = False
+    """Abstain without a call where a small linear model finds that the question probably has no answer: the
+    turns that fit it best are not by the speaker that it names. It was fitted on LoCoMo's training split.
+    Small readers rarely abstain by themselves. extractive and no-memory do without the check."""
+
     search: SearchSettings = SearchSettings()
 
     model: str | None = None
@@ -384,6 +389,10 @@ class EvaluateConfig(Settings, init=False):
             after = names.index(SystemName.MEMORY) + 1 if SystemName.MEMORY in names else len(names)
             names.insert(after, SystemName.OPTIMIZED)
         return tuple(names)
+
+    def checks_answerability(self, name: SystemName) -> bool:
+        """Tell if a system is checked for unanswerable questions: one whose reader is shown something."""
+        return self.answerability_check and name not in (SystemName.EXTRACTIVE, SystemName.NO_MEMORY)
 
     def writer_model_for(self, name: SystemName) -> str | None:
         """Name the model that writes in a system, if any: weights beside a program write for it."""

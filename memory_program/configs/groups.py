@@ -320,11 +320,6 @@ class ReaderSettings(SettingsGroup):
     max_searches: int = Field(default=0, ge=0)
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
-    answerability_check: bool = False
-    """Abstain without a call where a small linear model finds that the question probably has no answer: the
-    turns that fit it best are not by the speaker that it names. It was fitted on LoCoMo's training split.
-    Small readers rarely abstain by themselves."""
-
     full_context_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of the conversation that the system full-context shows, counted as for --reader-budget; its
     oldest turns are left out. For models whose context is too short for all. Default: no limit."""
@@ -374,14 +369,6 @@ class SystemSettings(SettingsGroup, init=False):
     reader: ReaderSettings = ReaderSettings()
     replies: ReplyOptions = ReplyOptions()
 
-    def check_all_answered(self) -> None:
-        """Raise ``ConfigError`` if some questions are not put to the model, which is trained or optimised."""
-        if self.reader.answerability_check:
-            raise ConfigError(
-                "answerability_check=True answers some questions without the model: leave it out here, and "
-                "give it to evaluate.py or serve"
-            )
-
     def for_records(self) -> dict[str, float | str]:
         """Give the settings under their names of version 0.1, which records are keyed by.
 
@@ -399,7 +386,6 @@ class SystemSettings(SettingsGroup, init=False):
             "writer_mode": writer.writer_mode,
             **{name: value for name, value in self.replies.flat_values().items() if value},
             **({} if writer.grounding_check else {"grounding_check": False}),
-            **({"answerability_check": True} if reader.answerability_check else {}),
         }
 
 

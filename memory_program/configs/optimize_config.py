@@ -180,7 +180,6 @@ class OptimizeConfig(Settings, init=False):
     @model_validator(mode="after")
     def _check_writer(self) -> Self:
         self.system.writer.check_can_write(self.writer_model)
-        self.system.check_all_answered()
         if self.writer_model is not None and self.target not in (Target.READER, Target.RETRIEVAL):
             raise ConfigError(
                 f"writer_model={self.writer_model!r} writes for --target reader or retrieval, and "

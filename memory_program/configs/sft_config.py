@@ -70,7 +70,6 @@ class TrajectoriesConfig(Settings, init=False):
     @model_validator(mode="after")
     def _check_trainable(self) -> Self:
         self.source.check_trainable()
-        self.system.check_all_answered()
         if self.model == ORACLE_EXPERT and self.program is not None:
             raise ConfigError(
                 f"program={str(self.program)!r} has prompts that model={ORACLE_EXPERT!r} does not know: "
@@ -159,8 +158,7 @@ class FineTuneConfig(Settings, init=False):
     continues the same run."""
 
     @model_validator(mode="after")
-    def _check_reader(self) -> Self:
-        self.system.check_all_answered()
+    def _check_searches(self) -> Self:
         if self.target != "writer" and self.system.reader.max_searches:
             raise ConfigError(
                 f"max_searches={self.system.reader.max_searches} cannot be taught: gold answers tell of no "

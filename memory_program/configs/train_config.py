@@ -149,7 +149,6 @@ class TrainConfig(Settings, init=False):
     def _check_consistency(self) -> Self:
         self.grading.check_has_judge()
         self.source.check_trainable()
-        self.system.check_all_answered()
         if self.samples_on_vllm and self.trainer.optimizer.tuning == "full":
             raise ConfigError(
                 "tuning='full' trains weights that a vLLM server cannot take while it runs: use --tuning "

@@ -17,7 +17,6 @@ from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.record_json import session_to_json
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
-from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.sft_config import FineTuneConfig, TrajectoriesConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
@@ -232,9 +231,6 @@ def test_settings_of_fine_tuning_that_do_not_fit_are_refused():
         FineTuneConfig(answerable_only=True)
     with pytest.raises(ConfigError, match="max_searches=1 cannot be taught"):
         FineTuneConfig(target="reader", max_searches=1)
-    for config in (FineTuneConfig, TrainConfig, TrajectoriesConfig, OptimizeConfig):
-        with pytest.raises(ConfigError, match="answerability_check=True answers some questions without"):
-            config(answerability_check=True)
     with pytest.raises(ConfigError, match=r"program='p\.json' has prompts that model='oracle' does not know"):
         TrajectoriesConfig(program=Path("p.json"))
 

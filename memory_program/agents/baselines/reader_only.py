@@ -16,16 +16,11 @@ class ReaderOnly(MemorySystem):
     """A system that writes no memories: it archives sessions and reads them."""
 
     def __init__(
-        self,
-        context: ContextBuilder,
-        max_searches: int = 0,
-        replies: ReplySettings | None = None,
-        *,
-        checks_answerability: bool = False,
+        self, context: ContextBuilder, max_searches: int = 0, replies: ReplySettings | None = None
     ) -> None:
         """Make a system with a reader of the context that ``context`` builds."""
         super().__init__()
-        self.reader = QAReader(context, max_searches, replies, checks_answerability=checks_answerability)
+        self.reader = QAReader(context, max_searches, replies)
 
     def ask(self, space: MemorySpace, question: str) -> Answer:
         """Answer a question from the context."""

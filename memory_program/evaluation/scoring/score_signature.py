@@ -71,8 +71,8 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     settings = {**config.system.for_records(), **search, "build": config.build}
     if name is SystemName.FULL_CONTEXT and config.system.reader.full_context_tokens is not None:
         settings["full_context_tokens"] = config.system.reader.full_context_tokens
-    if name in (SystemName.EXTRACTIVE, SystemName.NO_MEMORY):
-        settings.pop("answerability_check", None)  # it checks readers that are shown something
+    if config.checks_answerability(name):
+        settings["answerability_check"] = True
     settings.pop("reply_format", None)  # what was chosen counts, whether by the flag or not
     formats = dict.fromkeys(
         state[f"{part}.replies"]["format"] if f"{part}.replies" in state else "chat"

@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram, MemorySystem, saved_reply_format
 from memory_program.agents.systems import set_models
@@ -210,6 +211,9 @@ def _make_system(name: SystemName, config: EvaluateConfig, make_system: SystemFa
     load_model_prompts(system, writer=config.writer_model_for(name), reader=config.reader_model_for(name))
     if config.program is not None and name is SystemName.OPTIMIZED:
         load_program(system, config.program)
+    if config.checks_answerability(name):
+        assert isinstance(system, MemoryProgram | ReaderOnly), "every system with a reader is one of the two"
+        system.reader.checks_answerability = True
     return system
 
 
