@@ -21,16 +21,16 @@ from locomo.locomo import load_locomo
 from locomo.metrics import locomo_f1
 from locomo.splits import select_split
 from locomo.types import Category, Conversation, Question
-from memory_program.agents.baselines import span_ranking as ranking
-from memory_program.agents.baselines.date_answers import date_candidates, date_features
-from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
-from memory_program.agents.baselines.span_answers import MAX_SEARCHED_TURNS, extract_answer
-from memory_program.agents.baselines.span_features import Evidence, Matrix, span_features
-from memory_program.agents.baselines.span_ranking import SPAN_KINDS, ExtractorWeights
+from memory_program.agents.spans import span_ranking as ranking
+from memory_program.agents.spans.date_answers import date_candidates, date_features
+from memory_program.agents.spans.question_analysis import AnswerType, parse_question
+from memory_program.agents.spans.span_answers import MAX_SEARCHED_TURNS, extract_answer
+from memory_program.agents.spans.span_features import Evidence, Matrix, span_features
+from memory_program.agents.spans.span_ranking import SPAN_KINDS, ExtractorWeights
 from memory_program.bank.archive import Archive
 from memory_program.core.command_line import run_script
 
-OUTPUT = Path(__file__).parents[1] / "memory_program/agents/baselines/extractive.json"
+OUTPUT = Path(__file__).parents[1] / "memory_program/agents/spans/extractive.json"
 
 KEPT_ZEROS = 0.25
 """Of the candidates that share nothing with the gold, the share that is sampled; the softmax is corrected."""

@@ -6,11 +6,11 @@ from typing import Any
 import dspy
 
 from locomo.reply_markers import is_no_value
-from memory_program.agents.baselines.span_answers import ABSTENTION, seems_unanswerable
 from memory_program.agents.context import ContextBuilder, ReaderContext
 from memory_program.agents.predict_call import CallFailedError, predict
 from memory_program.agents.reply_limits import READER_TOKENS, SEARCHING_READER_TOKENS
 from memory_program.agents.signatures import AnswerOrSearch, AnswerQuestion
+from memory_program.agents.spans.span_answers import ABSTENTION, seems_unanswerable
 from memory_program.agents.tool_schema import ToolOffer
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace

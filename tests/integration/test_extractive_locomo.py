@@ -16,7 +16,7 @@ from locomo.metrics import evidence_recall, locomo_f1
 from locomo.splits import locomo_split
 from locomo.types import ANSWERABLE_CATEGORIES
 from memory_program.agents.baselines.extractive import ExtractiveSystem
-from memory_program.agents.baselines.span_answers import ABSTENTION
+from memory_program.agents.spans.span_answers import ABSTENTION
 from memory_program.bank.space import MemorySpace
 
 pytestmark = pytest.mark.dataset
@@ -83,9 +83,7 @@ def test_answers_are_nearly_as_good_where_nothing_was_fitted(answers, split, lea
 
 
 def test_the_weights_say_that_they_were_fitted_on_train_alone():
-    record = json.loads(
-        files("memory_program.agents.baselines").joinpath("extractive.json").read_text("utf-8")
-    )
+    record = json.loads(files("memory_program.agents.spans").joinpath("extractive.json").read_text("utf-8"))
     assert record["provenance"] == {
         "command": "python benchmarks/tune_extractive.py --seed 0",
         "data_sha256": LOCOMO_SHA256,

@@ -4,16 +4,16 @@ import numpy as np
 import pytest
 
 from locomo.types import Session, Turn
-from memory_program.agents.baselines.candidate_spans import WordColumn, join_passages, parse_turn
-from memory_program.agents.baselines.date_answers import DATE_FEATURES, date_candidates, date_features
-from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
-from memory_program.agents.baselines.span_features import (
+from memory_program.agents.spans.candidate_spans import WordColumn, join_passages, parse_turn
+from memory_program.agents.spans.date_answers import DATE_FEATURES, date_candidates, date_features
+from memory_program.agents.spans.question_analysis import AnswerType, parse_question
+from memory_program.agents.spans.span_features import (
     SPAN_FEATURES,
     TURN_FEATURES,
     Evidence,
     span_features,
 )
-from memory_program.agents.baselines.span_ranking import (
+from memory_program.agents.spans.span_ranking import (
     NO_ANSWER_FEATURES,
     SPAN_KINDS,
     ExtractorWeights,
@@ -22,7 +22,7 @@ from memory_program.agents.baselines.span_ranking import (
     no_answer_features,
     span_candidates,
 )
-from memory_program.agents.baselines.word_classes import WordClass
+from memory_program.agents.spans.word_classes import WordClass
 from memory_program.bank.archive import Archive
 from memory_program.core.errors import ConfigError
 from tests.conversations import session

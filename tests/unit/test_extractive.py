@@ -3,8 +3,8 @@ import json
 import pytest
 
 from memory_program.agents.baselines.extractive import ExtractiveSystem
-from memory_program.agents.baselines.span_answers import ABSTENTION, load_bundled_weights, seems_unanswerable
-from memory_program.agents.baselines.span_ranking import ExtractorWeights
+from memory_program.agents.spans.span_answers import ABSTENTION, load_bundled_weights, seems_unanswerable
+from memory_program.agents.spans.span_ranking import ExtractorWeights
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError, SessionConflictError
 from tests.conversations import session

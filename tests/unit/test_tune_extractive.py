@@ -5,7 +5,7 @@ import pytest
 
 from benchmarks.tune_extractive import choose_limit, fit_logistic, fit_softmax, score
 from locomo.types import Category, Question
-from memory_program.agents.baselines.question_analysis import AnswerType
+from memory_program.agents.spans.question_analysis import AnswerType
 
 
 def example(kind, features, values):

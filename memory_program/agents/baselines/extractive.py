@@ -5,14 +5,14 @@ from typing import Any
 
 from dspy.predict.parameter import Parameter
 
-from memory_program.agents.baselines.span_answers import (
+from memory_program.agents.context import RANKING_DEPTH, format_reader_line
+from memory_program.agents.program import MemorySystem
+from memory_program.agents.spans.span_answers import (
     MAX_SEARCHED_TURNS,
     extract_answer,
     load_bundled_weights,
 )
-from memory_program.agents.baselines.span_ranking import ExtractorWeights
-from memory_program.agents.context import RANKING_DEPTH, format_reader_line
-from memory_program.agents.program import MemorySystem
+from memory_program.agents.spans.span_ranking import ExtractorWeights
 from memory_program.bank.budget import count_tokens, pack_to_budget
 from memory_program.bank.outcomes import Answer, RankedItem
 from memory_program.bank.space import MemorySpace

@@ -7,11 +7,11 @@ from importlib.resources import files
 
 import numpy as np
 
-from memory_program.agents.baselines import date_answers as when
-from memory_program.agents.baselines import span_ranking as ranking
-from memory_program.agents.baselines.question_analysis import AnswerType, parse_question
-from memory_program.agents.baselines.span_features import Evidence, span_features
-from memory_program.agents.baselines.span_ranking import ExtractorWeights
+from memory_program.agents.spans import date_answers as when
+from memory_program.agents.spans import span_ranking as ranking
+from memory_program.agents.spans.question_analysis import AnswerType, parse_question
+from memory_program.agents.spans.span_features import Evidence, span_features
+from memory_program.agents.spans.span_ranking import ExtractorWeights
 from memory_program.bank.archive import Archive, ScoredTurn
 
 ABSTENTION = "Not mentioned in the conversation"
@@ -26,7 +26,7 @@ _FIXED_ANSWERS = {AnswerType.YES_OR_NO: "Yes", AnswerType.GUESS: "Likely no"}
 @cache
 def load_bundled_weights() -> ExtractorWeights:
     """Load the weights that come with the package."""
-    file = files("memory_program.agents.baselines").joinpath("extractive.json")
+    file = files("memory_program.agents.spans").joinpath("extractive.json")
     return ExtractorWeights.from_json(json.loads(file.read_text("utf-8")))
 
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Literal
 
-from memory_program.agents.baselines.word_classes import FUNCTION_CLASSES, WORD, normalize_word, word_class
+from memory_program.agents.spans.word_classes import FUNCTION_CLASSES, WORD, normalize_word, word_class
 from memory_program.bank.archive import QUESTION_WORDS
 from memory_program.bank.stems import find_named, fold_accents, stem_words
 

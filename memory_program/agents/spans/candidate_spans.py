@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locomo.types import Turn
-from memory_program.agents.baselines.word_classes import (
+from memory_program.agents.spans.word_classes import (
     FIRST_PERSON,
     SECOND_PERSON,
     WORD,

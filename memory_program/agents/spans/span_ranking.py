@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from memory_program.agents.baselines.candidate_spans import WordColumn
-from memory_program.agents.baselines.date_answers import DATE_FEATURES
-from memory_program.agents.baselines.question_analysis import AnswerType
-from memory_program.agents.baselines.span_features import SPAN_FEATURES, TURN_FEATURES, Evidence, Matrix
-from memory_program.agents.baselines.word_classes import WordClass
+from memory_program.agents.spans.candidate_spans import WordColumn
+from memory_program.agents.spans.date_answers import DATE_FEATURES
+from memory_program.agents.spans.question_analysis import AnswerType
+from memory_program.agents.spans.span_features import SPAN_FEATURES, TURN_FEATURES, Evidence, Matrix
+from memory_program.agents.spans.word_classes import WordClass
 from memory_program.core.errors import ConfigError
 
 SPAN_KINDS = (AnswerType.NUMBER, AnswerType.NAME, AnswerType.MANNER, AnswerType.WHICH, AnswerType.WHAT)

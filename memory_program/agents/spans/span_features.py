@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from locomo.types import Turn
-from memory_program.agents.baselines.candidate_spans import (
+from memory_program.agents.spans.candidate_spans import (
     MAX_SPAN_WORDS,
     Passage,
     WordColumn,
@@ -16,8 +16,8 @@ from memory_program.agents.baselines.candidate_spans import (
     parse_turn,
     stem_prefixes,
 )
-from memory_program.agents.baselines.question_analysis import QuestionClues
-from memory_program.agents.baselines.word_classes import WordClass
+from memory_program.agents.spans.question_analysis import QuestionClues
+from memory_program.agents.spans.word_classes import WordClass
 from memory_program.bank.archive import Archive, ScoredTurn
 
 Matrix = NDArray[np.float64]

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_program.agents.baselines.candidate_spans import Passage, WordColumn
-from memory_program.agents.baselines.question_analysis import QuestionClues
-from memory_program.agents.baselines.span_features import MAX_DISTANCE, TURN_FEATURES, Evidence, Matrix
+from memory_program.agents.spans.candidate_spans import Passage, WordColumn
+from memory_program.agents.spans.question_analysis import QuestionClues
+from memory_program.agents.spans.span_features import MAX_DISTANCE, TURN_FEATURES, Evidence, Matrix
 from memory_program.bank.dates.date_span import DateSpan, format_day, format_month
 from memory_program.bank.dates.resolve import find_dates
 
