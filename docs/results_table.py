@@ -72,22 +72,22 @@ ROWS: tuple[Row, ...] = (
 """The rows of LoCoMo's test split, in their order."""
 
 HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
-    ("extractive", "extractive", "none (`extractive`)", "turns"),
-    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen, prompted", "turns"),
-    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen, prompted", "notes and turns"),
+    ("extractive", "extractive", "`extractive`, no language model", "turns"),
+    ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen2.5-Coder-0.5B, prompted", "turns"),
+    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "the same, prompted", "notes, turns"),
     (
         "qwen2.5-coder-0.5b-sft-answerable",
         "memory",
-        "Qwen, SFT on answerable questions",
-        "notes and turns",
+        "the same, SFT on answerable questions",
+        "notes, turns",
     ),
-    ("qwen2.5-coder-0.5b-check", "memory", "the same with `--answerability-check`", "notes and turns"),
-    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen, SFT + GRPO", "notes and turns"),
-    ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2, SFT + GRPO on answerable questions", "notes"),
-    ("smollm2-135m-check", "memory", "the same with `--answerability-check`", "notes"),
-    ("smollm2-135m-sft-memory", "optimized", "SmolLM2, SFT of writer and reader", "its own memories"),
+    ("qwen2.5-coder-0.5b-check", "memory", "this with `--answerability-check`", "notes, turns"),
+    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
+    ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO", "notes"),
+    ("smollm2-135m-check", "memory", "this with `--answerability-check`", "notes"),
+    ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT of writer and reader", "own memories"),
 )
-"""The rows at the top of the page: the name of a result, the system in it, the reader, what it is shown."""
+"""The rows at the top of the page and in the README: a result, the system in it, the reader, what it is shown."""
 
 TRANSFER_ROWS: tuple[Row, ...] = (
     ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2", "prompted", "no-memory"),
@@ -256,12 +256,12 @@ def take_results(run: Path, name: str) -> None:
 
 
 def headline_table() -> str:
-    """Make the table at the top of the page: F1, abstention, and the mean over all questions."""
-    lines = [["reader", "is shown", "F1", "abstention", "all questions"]]
+    """Make the table of the main rows: F1, abstention, and the mean over all questions."""
+    lines = [["reader", "is shown", "F1 (95 %)", "abstention", "all questions"]]
     for file, system, reader, shown in HEADLINE_ROWS:
         found = _system_results(file, system)
-        scores = (found["locomo_f1"]["all"], found["abstention"], found["overall_with_abstention"])
-        lines.append([reader, shown, *(f"{score['value']:.3f}" for score in scores)])
+        others = [f"{found[key]['value']:.3f}" for key in ("abstention", "overall_with_abstention")]
+        lines.append([reader, shown, _interval(found["locomo_f1"]["all"]), *others])
     return _join_cells(lines)
 
 

@@ -178,6 +178,7 @@ def test_the_tables_of_the_results_are_those_of_their_files():
     assert len(made) == 8
     for table in made:
         assert tables[table]() in page, "run python docs/results_table.py"
+    assert tables["headline_table"]() in (CHECKOUT / "README.md").read_text(encoding="utf-8")
     for path in (CHECKOUT / "docs/results").glob("*.json"):
         assert not re.search(r'"([^"]*:)?(/|~)[^"/]+/', path.read_text()), "no path of a machine"
 
