@@ -312,9 +312,10 @@ class RunTracker:
             return {}
         try:
             receipt: Json = json.loads(self._receipt_file.read_text(encoding="utf-8"))
-        except (FileNotFoundError, json.JSONDecodeError):
+            uri = str(receipt.get("uri", ""))
+        except (FileNotFoundError, ValueError, AttributeError):  # none yet, or damaged
             return {}
-        return receipt if absolute_address(receipt.get("uri", "")) == absolute_address(self.uri) else {}
+        return receipt if absolute_address(uri) == absolute_address(self.uri) else {}
 
     def _write_receipt(self, run: TrackedRun, digest: str | None) -> None:
         if self._receipt_file is not None:
@@ -328,7 +329,7 @@ class RunTracker:
         receipt = self._receipt()
         if self._run_id:
             return receipt
-        if receipt.get("key") == run.key and self._search(f"attributes.run_id = '{receipt['run_id']}'"):
+        if receipt.get("key") == run.key and self._search(f"attributes.run_id = '{receipt.get('run_id')}'"):
             self._run_id = receipt["run_id"]
             children = self._search(f"tags.`{_PARENT}` = '{self._run_id}'")
             found = [(child.info.run_id, child.data.tags) for child in children]

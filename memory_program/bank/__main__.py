@@ -161,12 +161,14 @@ def export_file(
     memories, to read and to edit: import applies the edits. Neither has turns that still wait for a server.
     """
     check_output_file(out, "out")
+    if out.suffix.lower() not in (".json", ".md"):
+        raise ConfigError(f"out={out.as_posix()!r} must end in .json or .md, which chooses the format")
     with BankStore.open_existing(_check_no_password(db)) as store:
         waiting = _waiting_turns(store).get(namespace, 0)
         if namespace not in store.namespaces() and not waiting:
             raise _unknown_namespace(namespace)
         space = store.load(namespace)
-    if out.suffix == ".md":
+    if out.suffix.lower() == ".md":
         text, summary = bank_to_markdown(space.bank), f"memories: {len(space.bank)}"
     else:
         document = space_to_json(space)
@@ -199,7 +201,7 @@ def import_file(
     Conversations of ChatGPT and Claude (conversations.json), of Zep (messages of a thread) and of Letta
     (agent file) wait in the database until memory-program serve writes them. Nothing is imported twice.
     """
-    if file.suffix == ".md":
+    if file.suffix.lower() == ".md":
         _import_markdown(db, file, namespace)
         return
     try:

@@ -230,7 +230,9 @@ def check_database_exists(url: str) -> None:
 def _parse_url(url: str) -> URL:
     try:
         parsed = make_url(url)
-    except (ArgumentError, ValueError):  # ValueError: a port that is not a number
+        if parsed.get_backend_name() == "sqlite":
+            parsed.get_dialect()().create_connect_args(parsed)
+    except (ArgumentError, ValueError):  # ValueError: a port or ?timeout= that is not a number
         parsed = None  # the error is not chained, since it may show a part of the password
     if parsed is None or (parsed.get_backend_name() == "sqlite" and parsed.host):  # sqlite://my.sqlite
         shown = "the text given" if "@" in url else repr(url)

@@ -184,6 +184,14 @@ def test_several_runs_share_a_page_and_are_compared_on_common_questions(runs):
     assert within[4] == f"{pair['low']:+.3f}..{pair['high']:+.3f}"
 
 
+def test_the_page_of_several_runs_is_beside_the_first_one_named_by_a_dot(runs, monkeypatch):
+    own = (runs / "one/report.html").read_bytes()
+    monkeypatch.chdir(runs / "one")
+    _, output = reported(Path(), Path("../two"))
+    assert f"report of 2 runs: {runs.resolve() / 'report.html'}" in output
+    assert (runs / "one/report.html").read_bytes() == own
+
+
 def test_runs_with_different_questions_are_marked_as_not_comparable(runs, tmp_path):
     evaluated(tmp_path / "first", runs / "talks.json", systems="extractive", conversations="talk-1")
     reported(tmp_path / "first", runs / "two", runs / "one", report_file=tmp_path / "page.html")

@@ -259,6 +259,15 @@ def test_errors_name_what_is_missing_and_what_to_do(tmp_path, db, capsys):
     assert "count=4 must be from 0 to 3" in capsys.readouterr().err
 
 
+def test_the_ending_of_an_export_chooses_its_format_in_any_case(run, db, tmp_path, capsys):
+    file = tmp_path / "bank.MD"
+    run("export", "--namespace", NAME, "--out", str(file))
+    assert file.read_text(encoding="utf-8").startswith("#")
+    assert run("import", "--file", str(file), "--namespace", NAME)
+    assert main(["export", "--db", db, "--namespace", NAME, "--out", "bank.txt"]) == 2
+    assert "out='bank.txt' must end in .json or .md" in capsys.readouterr().err
+
+
 def test_an_export_to_a_folder_is_rejected(db, tmp_path, capsys):
     folder = tmp_path / "bank.json"
     folder.mkdir()

@@ -140,6 +140,7 @@ def test_a_damaged_row_is_reported(kind: str, tmp_path: Path) -> None:
         ("memories.sqlite", r"'memories\.sqlite' is not a database URL: for a file write sqlite:///"),
         ("sqlite://memories.sqlite", r"sqlite://memories\.sqlite' is not a database URL: .* sqlite:///"),
         ("sqlite://my/memories.sqlite", r"'sqlite://my/memories\.sqlite' is not a database URL"),
+        ("sqlite:///a.db?timeout=abc", r"'sqlite:///a\.db\?timeout=abc' is not a database URL"),
         ("user:secret@host", "the text given is not a database URL"),
         ("postgresql://user:pa@ss:secret@host/name", "the text given is not a database URL"),
         ("postgresql://host:54x2/name", "'postgresql://host:54x2/name' is not a database URL"),

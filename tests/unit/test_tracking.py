@@ -65,6 +65,12 @@ def test_a_run_records_the_full_path_of_a_named_address_and_knows_a_relative_one
     assert tracker._receipt()["digest"] == "digest"
 
 
+@pytest.mark.parametrize("damaged", [b"[]", b'"text"', b"\xff", b"{", b'{"uri": 5}', b'{"uri": null}'])
+def test_a_damaged_receipt_counts_as_none(tmp_path, damaged):
+    (tmp_path / "tracking.json").write_bytes(damaged)
+    assert RunTracker("x", tmp_path, "http://127.0.0.1:1", print, None, is_on=False)._receipt() == {}
+
+
 @pytest.mark.parametrize(("make", "command"), PUBLISHERS)
 def test_a_dead_mlflow_is_told_at_the_start_and_leaves_the_results(tmp_path, make, command):
     with socket.socket() as free:

@@ -46,7 +46,7 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         oracle = _last_oracle(of_run.output_dir)
         reported.append(score_and_publish(own_page, selection, console, oracle))
     if not alone:
-        page = config.report_file or config.runs[0].parent / REPORT_FILE
+        page = config.report_file or config.runs[0].absolute().parent / REPORT_FILE
         tracked = next((of_run for of_run in settings if of_run.tracking.mlflow), settings[0])
         write_html_report(page, reported)
         print_plain(console, f"report of {len(reported)} runs: {page}")
