@@ -83,11 +83,11 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ),
     ("qwen2.5-coder-0.5b-check", "memory", "this with `--answerability-check`", "notes, turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
-    ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO", "notes"),
+    ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     ("smollm2-135m-check", "memory", "this with `--answerability-check`", "notes"),
     ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT of writer and reader", "own memories"),
 )
-"""The rows at the top of the page and in the README: a result, the system in it, the reader, what it is shown."""
+"""The rows at the top of the page and in the README: a result, its system, reader, and what is shown."""
 
 TRANSFER_ROWS: tuple[Row, ...] = (
     ("longmemeval-smollm2-135m-prompted", "no-memory", "SmolLM2", "prompted", "no-memory"),
@@ -314,7 +314,8 @@ def memories_table() -> str:
     found_in = ["memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
     lines = [["writer", *_NAMES[1:], *found_in]]
     for system, *names in _systems():
-        if names[-1].startswith("notes") or not (found := system["stored_facts"]):
+        is_writer = "GRPO" not in names[1]  # GRPO trained readers, which share the memories of another row
+        if names[-1].startswith("notes") or not is_writer or not (found := system["stored_facts"]):
             continue
         facts, last = found["all"], system["growth"][-1]
         size = last["tokens"] / last["memories"]

@@ -38,8 +38,9 @@ from memory_program.models.usage import Usage
 
 _EXAMPLE = '{"question_id": "conv-26:q0", "answer": "...", "ranking": ["D1:3"]}'
 
-_Count = Annotated[int, Field(ge=0)]
-_Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+_LARGEST = 10**12  # so that sums are finite
+_Count = Annotated[int, Field(ge=0, le=_LARGEST)]
+_Amount = Annotated[float, Field(ge=0, le=_LARGEST, allow_inf_nan=False)]
 
 
 class _RankedLine(BaseModel):

@@ -149,6 +149,8 @@ def test_sessions_count_as_the_writing_of_the_system(tmp_path, capsys):
             "'D99:1' is no turn and no session",
         ),
         ({"question_id": QUESTIONS[0].question_id, "answer": "x", "cost": 1}, "cost: Extra inputs"),
+        ({"question_id": QUESTIONS[0].question_id, "answer": "x", "cost_usd": 1e308}, "cost_usd: "),
+        ({"question_id": QUESTIONS[0].question_id, "answer": "x", "calls": 10**400}, "calls: "),
         (
             {"conversation_id": QUESTIONS[0].conversation_id, "session_id": "D1", "operations": 1},
             "is not among the sessions selected; expected names like 'session_1'",
