@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 
 _CHARS_PER_TOKEN = 4
-_SILENCE_S = 600.0
+_SILENCE_S = 3600.0
 _LONGEST_WAIT_S = 60.0
 _PASSED_ON = ("authorization", "content-type", "accept", "openai-organization", "openai-project")
 _SENT_BACK = ("content-type", "retry-after")

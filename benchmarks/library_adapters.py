@@ -20,6 +20,7 @@ from memory_program.models.http_engine import NO_KEY, read_key
 
 _ALL = 100_000  # more memories than a conversation has
 _REPLY_TOKENS = 2000  # mem0's default; LangMem has none, so that a loop would fill the context
+_TIMEOUT_S = 3600.0  # both have 600 s by default, which a reply of 2,000 tokens can take on a CPU
 
 
 class LostMemoryError(MemoryProgramError):
@@ -110,6 +111,7 @@ class Mem0(Library):
                 "history_db_path": str(folder / "history.db"),
             }
         )
+        self._memory.llm.client = self._memory.llm.client.with_options(timeout=_TIMEOUT_S)
 
     def remember(self, session: Session) -> int:
         """Call ``add``."""
@@ -156,6 +158,7 @@ class LangMem(Library):
             api_key=endpoint.key,
             temperature=0.0,
             max_tokens=_REPLY_TOKENS,
+            timeout=_TIMEOUT_S,
         )
         self._manager = create_memory_store_manager(model, namespace=self._namespace, store=self._store)
         self._days: dict[str, date] = {}
