@@ -53,8 +53,8 @@ def build_answer_metric(
 ) -> AnswerMetric:
     """Make an answer metric: the official F1, a judge's verdict, or the mean of both.
 
-    A correct abstention scores 1 under each and a wrong one 0, without a call to the judge. ``replies`` has
-    the limit of the judge's replies.
+    A correct abstention scores 1 under each. A wrong one scores 0 by the judge, without a call, and the F1 of
+    its words by the official F1. ``replies`` has the limit of the judge's replies.
 
     Raises:
         ConfigError: the metric needs a judge and there is none.
@@ -162,8 +162,8 @@ def bank_efficiency(old: BankSize, new: BankSize) -> float:
     """Return MemUpdate's E: size * density * change, between 0.1 and 1.5.
 
     size is 1 up to 100 memories, then max(0.1, 1 - (new - 100) / 100). density is the new mean length of a
-    memory divided by the old one, at most 1.2 (1 for an empty old bank). change is 1 minus half the share of
-    memories that were added or lost, at least 0.8.
+    memory divided by the old one, at most 1.2 (1 for an empty old bank). change is 1 minus half the relative
+    change in the number of memories, at least 0.8.
 
     Example:
         >>> bank_efficiency(BankSize(10, 50.0), BankSize(11, 60.0))
