@@ -161,11 +161,12 @@ def measure_store(kind: type[Store], folder: Path, sizes: Sequence[int], limit_s
     for size in sizes:
         store = kind(folder)
         if not kind.is_durable:
-            filled = 0
+            filled, spent_s = 0, 0.0
         while filled < size and spent_s < limit_s:
             batch = list(enumerate(memories(min(kind.batch, size - filled), filled), filled))
             spent_s += elapsed_ms(partial(store.add, batch)) / 1000
             filled += len(batch)
+        rate = filled / spent_s
         asked = [partial(store.search, query, TOP_K) for query in queries(50, filled)]
         new = [partial(store.add, [one]) for one in enumerate(memories(20, filled), filled)]
         figures = {
@@ -177,7 +178,7 @@ def measure_store(kind: type[Store], folder: Path, sizes: Sequence[int], limit_s
         store.close()
         if kind.is_durable:
             figures["open and search once"] = elapsed_ms(lambda: _reopened(kind, folder))
-        rows.append((kind.name, filled, figures | {"memories/s": filled / spent_s}))
+        rows.append((kind.name, filled, figures | {"memories/s": rate}))
         if filled < size:
             break
     return rows

@@ -63,7 +63,7 @@ from memory_program.models.factory import AdaptiveLimiter, check_model, language
 from memory_program.models.reply_settings import most_reply_tokens
 from memory_program.models.response_formats import RESPONSE_FORMATS
 
-_TRAFFIC_FILE = "traffic.json"
+_TRAFFIC_FILE, _SETTINGS_FILE = "traffic.json", "benchmark.json"
 _OPENAI = "openai/"
 _OWN = [name.value for name in SystemName if name not in (SystemName.OPTIMIZED, SystemName.EXTRACTIVE)]
 
@@ -137,6 +137,7 @@ def main() -> None:
                 "it, or choose another --output-dir"
             )
     out.mkdir(parents=True, exist_ok=True)
+    check_settings(benchmark)
     with CountingProxy(benchmark.api_base) as proxy:
         for name in names:
             if (out / name / _TRAFFIC_FILE).exists():
@@ -162,6 +163,25 @@ def main() -> None:
         )
     )
     print_table(console, traffic_table(benchmark, names))
+
+
+def check_settings(benchmark: Benchmark) -> None:
+    """Record the settings that all systems share, or compare them with those of finished systems.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    here = ("systems", "output_dir", "concurrency", "api_base", "embedder_api_base")
+    settings = benchmark.model_dump(mode="json", exclude=set(here))
+    path = benchmark.output_dir / _SETTINGS_FILE
+    recorded = read_json_file(path) if path.exists() else settings
+    differ = sorted(name for name in settings if settings[name] != recorded.get(name))
+    if differ:
+        raise ConfigError(
+            f"{str(benchmark.output_dir)!r} was made with other settings ({', '.join(differ)}): choose "
+            "another --output-dir"
+        )
+    write_json(path, settings)
 
 
 def own_config(benchmark: Benchmark, name: str, proxy: CountingProxy) -> EvaluateConfig:

@@ -91,11 +91,12 @@ def _measure(
         bf16=is_cuda,
         batch_tokens=batch_tokens,
     )
+    is_half = is_cuda and tuning == "lora"  # train.py keeps all weights in float32 to train them
     shape, rng = read_network_shape(source), random.Random(0)
     before = _peak_bytes()
     sampled = 0
     local = LocalModel(
-        LocalSettings(source=source, dtype="bfloat16" if is_cuda else "float32", device=device)
+        LocalSettings(source=source, dtype="bfloat16" if is_half else "float32", device=device)
     )
     engine = local.local
     start = batch_tokens // 8
@@ -126,7 +127,7 @@ def _measure(
     measured = max(sampled, torch.cuda.max_memory_allocated()) if is_cuda else _peak_bytes() - before
     engine.close()
     estimate = estimate_memory(
-        shape, settings, weight_bytes=2 if is_cuda else 4, sampling=sampling if is_grpo else None
+        shape, settings, weight_bytes=2 if is_half else 4, sampling=sampling if is_grpo else None
     )
     return {"estimated": estimate.total, "measured": measured}
 

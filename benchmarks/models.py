@@ -33,8 +33,10 @@ from memory_program.core.errors import ConfigError
 from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import Settings, check_choices, split_list
 from memory_program.evaluation.datasets import load_dataset
+from memory_program.inference.vllm_server import stop_servers
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
-from memory_program.models.reply_settings import ReplyFormat, most_reply_tokens
+from memory_program.models.local_model import LocalModel
+from memory_program.models.reply_settings import ReplyFormat, ReplySettings, most_reply_tokens
 from memory_program.models.usage import UsageMeter, track_usage
 
 
@@ -130,12 +132,12 @@ def main() -> None:
     )
     for name in split_list(benchmark.models):
         limiter = AdaptiveLimiter(benchmark.concurrency)
+        limit = most_reply_tokens(name, ReplySettings(max_tokens=benchmark.max_reply_tokens))
+        lm = language_model(name, api_base=benchmark.api_base, max_tokens=limit, limiter=limiter)
+        check_model(lm)
         for reply_format in formats:
             options = {"reply_format": reply_format, "max_reply_tokens": benchmark.max_reply_tokens}
             settings = SystemSettings(**options)
-            limit = most_reply_tokens(name, settings.replies.settings())
-            lm = language_model(name, api_base=benchmark.api_base, max_tokens=limit, limiter=limiter)
-            check_model(lm)
             for mode in modes if benchmark.sessions else ():
                 by_mode = SystemSettings(**options, writer_mode=mode)
                 written = write_sessions(talk, by_mode, lm, benchmark.sessions)
@@ -144,6 +146,10 @@ def main() -> None:
                 print(told, *written.memories, sep="\n  ", file=sys.stderr)
             if benchmark.questions:
                 _add_row(reader, name, reply_format, *answer_questions(talk, settings, lm, benchmark))
+        # The next model needs the memory.
+        if isinstance(lm.engine, LocalModel):
+            lm.engine.local.close()
+        stop_servers()
     for table in (writer, reader):
         if table.rows:
             console.print(table)

@@ -29,6 +29,7 @@ from locomo.metrics import is_abstention
 from locomo.statistics import clustered_interval
 from locomo.types import WorldQuestionType
 from memory_program.agents.signatures import SPECIALISTS
+from memory_program.bank.outcomes import Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import DatasetName
 from memory_program.core.command_line import parse_flags, run_script
@@ -114,19 +115,19 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     ceiling = evaluate_oracle(config)
     assert ceiling is not None, "the truth of a world is known"
     from_gold = config.replace(systems="memory", writer_model=ORACLE, output_dir=config.output_dir / "gold")
-    _results(from_gold, {ORACLE: oracle_lm(worlds), lm.model: lm})
+    _results(from_gold, {ORACLE: oracle_lm(worlds), config.reader_model: lm})
     answers = _answers(from_gold.output_dir)
     yield _reader_table(answers, _answers(config.output_dir / "ceiling"))
     cases = [
         ("", line["question"][:1].lower() + line["question"][1:], _is_right(line))
         for line in answers
-        if line["gold"] is not None
+        if line["gold"] is not None and line["outcome"] == Outcome.OK
     ]
     yield _wordings_table("Wordings of questions that are most often answered wrong", cases, wordings)
 
     recorder = RecordingEngine(lm.engine)
     began = time.perf_counter()
-    results = _results(config, {lm.model: lm.copy(engine=recorder)})
+    results = _results(config, {config.reader_model: lm.copy(engine=recorder)})
     elapsed_s = time.perf_counter() - began
     oracle = Oracle(worlds)
     yield _writer_table(recorder.exchanges, oracle)
@@ -138,7 +139,7 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     yield _program_table(results["systems"], ceiling, f"{len(recorder.exchanges):,} calls, {elapsed_s:.0f} s")
 
 
-def _results(config: EvaluateConfig, models: dict[str, dspy.LM]) -> Json:
+def _results(config: EvaluateConfig, models: dict[str | None, dspy.LM]) -> Json:
     quiet = Console(stderr=True)
     results = evaluate(config, console=quiet, models=lambda name, _: models[name])
     assert results is not None, "the mode is full"
@@ -151,14 +152,17 @@ def _answers(folder: Path) -> list[Json]:
 
 
 def _reader_table(answers: Sequence[Json], oracle_answers: Sequence[Json]) -> Table:
-    headings = ("right", "abstains", "oracle right", "oracle abstains", "questions")
-    table = _table("Reader, from the oracle's memories", "category", headings)
+    headings = ("right", "abstains", "oracle right", "oracle abstains", "questions", "failed")
+    table = _table("Reader, from the oracle's memories; without failed replies", "category", headings)
     for category in ("all", *sorted({line["category"] for line in answers})):
         cells: list[str] = []
+        failed = 0
         for lines in (answers, oracle_answers):
-            group = [line for line in lines if category in (line["category"], _headline(line))]
+            asked = [line for line in lines if category in (line["category"], _headline(line))]
+            group = [line for line in asked if line["outcome"] == Outcome.OK]
+            failed += len(asked) - len(group)
             cells += (_share(group, _is_right), _share(group, _abstains))
-        table.add_row(category, *cells, str(len(group)))
+        table.add_row(category, *cells, str(len(asked)), str(failed))
     return table
 
 

@@ -28,6 +28,7 @@ from rich.table import Table
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import read_json_file
 from memory_program.core.settings import Settings, split_list
 from memory_program.rl.model_card import format_difference
 
@@ -122,7 +123,12 @@ def train(config: Benchmark, console: Console) -> None:
 
     def run(rule: str, seed: str) -> None:
         folder = run_folder_path(config.out, rule, seed)
-        if failed or (folder / "results.json").exists():
+        if failed:
+            return
+        if (folder / "results.json").exists():
+            steps = read_json_file(folder / "results.json")["settings"]["num_train_steps"]
+            if steps != config.steps:
+                failed.append(f"{folder} has {steps} steps, and not {config.steps}: choose another --out")
             return
         printed = folder.with_suffix(".txt")
         console.print(f"training: {rule}, seed {seed}; what it prints is in {printed}")

@@ -9,6 +9,7 @@ and advantages of one step. Needs no network; about ten minutes on two cores.
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -35,7 +36,8 @@ class Checkout:
 
     def __init__(self, folder: Path, python: str, output: Path) -> None:
         """Remember where it is."""
-        self.folder, self.python, self.output = folder.resolve(), python, output
+        self.folder, self.output = folder.resolve(), output
+        self.python = os.path.abspath(python)  # resolved, the link of an environment would leave it
 
     def run(self, *arguments: str) -> str:
         """Run Python in the checkout and return its standard output."""
@@ -102,7 +104,7 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return f"{len(value)} values"
     if isinstance(value, dict):
-        return " / ".join(f"{v:.3f}" for v in value.values()) or "none"
+        return " / ".join("-" if v is None else f"{v:.3f}" for v in value.values()) or "none"
     return str(value)
 
 

@@ -198,7 +198,8 @@ async def fill(server: MemoryProgram | Mem0, options: argparse.Namespace, port: 
     """Add eight messages to each namespace of one client."""
     connection, spoken = Connection(port), sentences(0)
     for place in range(number, options.namespaces, options.clients):
-        status = await server.add(connection, f"user-{place}", spoken[place * 8 : place * 8 + 8], True)
+        said = [spoken[(place * 8 + number) % len(spoken)] for number in range(8)]
+        status = await server.add(connection, f"user-{place}", said, True)
         assert status < 300, status
 
 

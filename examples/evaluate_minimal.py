@@ -31,7 +31,8 @@ def evaluate(model: str, conversations: Sequence[Conversation], max_questions: i
         for session in conversation.sessions:
             for failure in program.remember(space, session).failures:
                 print(f"{session.session_id}: {failure.message}")
-        for question in conversation.questions[:max_questions]:
+        answerable = [question for question in conversation.questions if question.is_headline]
+        for question in answerable[:max_questions]:
             answer = program.ask(space, question.dated_text)
             if answer.outcome is not Outcome.OK:
                 print(f"failed  {question.text}  {answer.message}")

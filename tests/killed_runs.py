@@ -172,12 +172,13 @@ class Evaluated:
         whole = [line for path in journals if path.exists() for line in path.read_text().split("\n")[:-1]]
         return sum(json.loads(line)["usage"]["calls"] for line in whole)
 
-    def compare(self, whole: "Evaluated", toll: Toll) -> None:
-        """Compare it with one that nobody disturbed: banks, answers, results."""
+    def compare(self, whole: "Evaluated", toll: Toll, answers: Toll | None = None) -> None:
+        """Compare banks, answers (they may have a toll of their own) and results with an undisturbed run."""
         wanted, found = operations(whole.database), operations(self.database)
         for name in {*wanted, *found}:
             toll.add(Counter(wanted.get(name, [])), Counter(found.get(name, [])))
-        toll.add(Counter(keys(whole.journal("answers"))), Counter(keys(self.journal("answers"))))
+        of_answers = toll if answers is None else answers
+        of_answers.add(Counter(keys(whole.journal("answers"))), Counter(keys(self.journal("answers"))))
         if self.numbers() != whole.numbers():
             toll.half += 1
             toll.notes.append("the results differ")
@@ -204,7 +205,8 @@ def evaluate_killed(
             tolls[stage].strikes += script.killed_at(point, rng.uniform(0, 0.05))
             tolls[stage].half += half_sessions(run.database, wanted)
     Script(evaluate_script(data, folder, api_base), lambda: 0).finish()
-    run.compare(whole, tolls["build"])
+    last = tolls[list(kills)[-1]]
+    run.compare(whole, tolls.get("build", last), tolls.get("answers", last))
     return tolls
 
 

@@ -38,7 +38,7 @@ __all__ = ["AdapterSampler", "LocalEngine", "LocalSettings", "default_device", "
 _logger = logging.getLogger(__name__)
 
 _TOLERANCES: dict[DtypeName, NumericalTolerance] = {
-    # 15 times the largest difference in benchmarks/local_engine.py
+    # 15 times the largest difference in benchmarks/sampling.py
     "float32": NumericalTolerance(greedy=2**-13, sampled=2**-13),
     # half of the largest difference is 2**-5: one greedy token in twenty and one sampled token in three would
     # be computed again, each with its whole prompt
@@ -125,7 +125,7 @@ class LocalEngine:
 
     In float32 the same greedy request gives the same text alone and in any batch, on one machine with one
     number of threads, as long as rounding errors stay within the tolerance of ``sample_next`` (measured by
-    ``benchmarks/local_engine.py``). So does the same sampled request with the same seed. In bfloat16 this
+    ``benchmarks/sampling.py``). So does the same sampled request with the same seed. In bfloat16 this
     holds only beside the same other calls. Without a seed of its own, the k-th call of a sampled request
     gets the k-th of a fixed series of seeds, independent of other calls.
 

@@ -122,14 +122,25 @@ class Oracle:
 
     # -- writing ---------------------------------------------------------------------------------
 
+    def find_conversation_id(self, user: str) -> str:
+        """Give the id of the conversation that a writer's message is about.
+
+        Raises:
+            OracleError: it is about no session that the oracle knows.
+        """
+        return self._find_session(parse_input_fields(user))[0].conversation.conversation_id
+
+    def _find_session(self, fields: Mapping[str, str]) -> tuple[World, Session]:
+        told = (fields["session_date"], fields["session"])
+        if told not in self._sessions:
+            raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
+        return self._sessions[told]
+
     def _gold_calls(
         self, kinds: Sequence[Kind], fields: Mapping[str, str], *, names_kind: bool
     ) -> Iterator[tuple[_Call, Sequence[str]]]:
         """Give each call, and the turns that it is from, as the prompt shows them."""
-        told = (fields["session_date"], fields["session"])
-        if told not in self._sessions:
-            raise OracleError(f"no known session of {told[0]!r} has the text {told[1]!r:.80}")
-        world, session = self._sessions[told]
+        world, session = self._find_session(fields)
         turns = world.conversation.turns
         ids = {text: memory_id for memory_id, text in parse_stored_memories(fields).items()}
         core = fields["core_memory"].splitlines()

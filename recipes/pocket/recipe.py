@@ -94,7 +94,7 @@ class PretrainConfig(Settings):
     inner: int = Field(default=512, ge=32)
     """Inner width of the MLPs."""
 
-    vocabulary: int = Field(default=3072, ge=1024)
+    vocabulary: int = Field(default=3072, ge=1536)  # the fixed texts and common words are about 1,150
     """The most tokens that the tokenizer may have."""
 
     muon_rate: float = Field(default=0.004, gt=0)
@@ -167,6 +167,16 @@ class PretrainConfig(Settings):
     compile: bool = False
     """Compile the network with torch.compile, which needs a C++ compiler. It pays off in long trainings on a
     CPU; on an H100 the first step took over a minute and a half."""
+
+    @model_validator(mode="after")
+    def _check_stages(self) -> Self:
+        names = [stage.name for stage in STAGES]
+        if names.index(self.first_stage) > names.index(self.last_stage):
+            raise ConfigError(
+                f"last_stage={self.last_stage!r} comes before first_stage={self.first_stage!r}: the order is "
+                f"{', '.join(names)}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_paired_tokens(self) -> Self:

@@ -146,6 +146,9 @@ def test_mem0_and_langmem_are_scored_and_counted_beside_this_project(tmp_path):
         assert re.search(rf"^ {name} .*\d", done.stdout, re.MULTILINE)
     again = run(*flags)  # the servers are gone, and every system is finished
     assert (again.returncode, "langmem: finished before" in again.stdout) == (0, True), again.stderr
+    other = run(*flags, "--num-test", "2")
+    assert other.returncode == 2
+    assert "was made with other settings (num_test): choose another --output-dir" in other.stderr
 
 
 def test_without_a_library_evaluate_is_named(tmp_path):

@@ -76,6 +76,16 @@ def test_its_score_through_the_program_is_near_one(reply_format):
     assert sum(scores) / len(scores) > 0.97
 
 
+def test_it_knows_which_conversation_a_writers_message_is_about():
+    oracle, session = Oracle(worlds()), worlds()[1].conversation.sessions[2]
+    told = {"session_date": format_session_date(session), "session": session.transcript}
+    fields = {name: told.get(name, "") for name in SPECIALISTS["semantic"].input_fields}
+    _, user = render_prompt(SPECIALISTS["semantic"], **fields)
+    assert oracle.find_conversation_id(user) == worlds()[1].conversation.conversation_id
+    with pytest.raises(OracleError, match="no known session"):
+        oracle.find_conversation_id(user.replace(session.transcript, "Ana: Hello."))
+
+
 def test_it_answers_questions_about_earlier_states():
     (world,) = generate_worlds(9, sessions=(10, 10), earlier_states=True)
     program, space = MemoryProgram(), MemorySpace("earlier")

@@ -63,6 +63,11 @@ def test_words_that_no_answer_begins_with_are_refused(monkeypatch):
         finetune.finetune_first_tokens(model, small_tokenizer(), ["concatenate"], seed=3)
 
 
+def test_the_last_stage_does_not_come_before_the_first():
+    with pytest.raises(ConfigError, match="last_stage='bare' comes before first_stage='short'"):
+        PretrainConfig(out=Path("nowhere"), first_stage="short", last_stage="bare")
+
+
 def test_paired_tokens_need_a_training_before_and_after_them():
     with pytest.raises(ConfigError, match="paired_tokens='Monday' needs a network that was trained before"):
         PretrainConfig(out=Path("nowhere"), paired_tokens="Monday", first_stage="full")
