@@ -143,10 +143,13 @@ def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None
             "content than the export, by an undo or since the database is another one: export it again"
         )
     kept = {line.memory_id for line in edited.lines}
+    created = [m for operation in bank.operations(since=edited.version) for m in operation.created]
+    known = {(memory.kind, memory.text) for memory in created}  # if the file was imported before
     new = list[Draft]()
     for line in edited.lines:
         if line.memory_id is None:
-            new.append(line.draft)
+            if (line.draft.kind, line.draft.text.strip()) not in known:
+                new.append(line.draft)
             continue
         if line.memory_id not in exported:
             raise StoreError(

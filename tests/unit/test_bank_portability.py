@@ -138,6 +138,13 @@ def test_an_edited_line_becomes_an_operation(db, edit, old, new, kind, text, day
     assert (made.text, made.happened_at, made.sources) == (text, day, sources)
 
 
+def test_new_lines_are_imported_once(db, edit, tmp_path, capsys):
+    status, _, _ = edit(("## Procedural\n", "## Procedural\n* [2024-01-02] Call Tom.\n- Call Tim."))
+    assert (status, bank(db).version) == (0, 4)
+    assert main(["import", "--db", db, "--file", str(tmp_path / "ana.md")]) == 0
+    assert capsys.readouterr().out == "ana  version: 4  memories: 5\n"
+
+
 def test_a_moved_line_a_removed_line_and_the_profile_are_one_undo(db, edit):
     line = "- Ana lives in Oslo. <!-- m1 from D1:1, D1:2 -->"
     status, _, _ = edit(
