@@ -234,7 +234,8 @@ def main() -> None:
     if len(sys.argv) == 3:
         take_results(Path(sys.argv[1]), sys.argv[2])
     scores = (headline_table, scores_table, categories_table, cost_table)
-    for table in (*scores, differences_table, errors_table, memories_table, transfer_table):
+    others = (differences_table, errors_table, memories_table, transfer_table, libraries_table)
+    for table in (*scores, *others):
         print(f"{table()}\n")
 
 
@@ -355,6 +356,28 @@ def transfer_table() -> str:
         f1 = system["locomo_f1"]["all"]
         failed, tokens = f"{system['failures']['all']}", f"{system['tokens_per_question']:,.0f}"
         lines.append([*names, _interval(f1), f"{f1['n']}", failed, tokens])
+    return _join_cells(lines)
+
+
+def libraries_table() -> str:
+    """Make the table of memory libraries with one model: scores, and the traffic that a proxy counted."""
+    lines = [["system", "F1 (95 %)", "abstention", "operations", "calls", "tokens in", "out", "failed", "seconds"]]
+    traffic = json.loads((_FOLDER / "libraries-traffic.json").read_text(encoding="utf-8"))
+    for name, counted in traffic.items():
+        system = _system_results("libraries-memory" if name == "memory" else "libraries", name)
+        counts = [
+            sum(stage[key] for stage in counted.values())
+            for key in ("calls", "input_tokens", "output_tokens", "failed")
+        ]
+        lines.append(
+            [
+                {"memory": "`memory`", "langmem": "LangMem", "mem0": "mem0"}[name],
+                _interval(system["locomo_f1"]["all"]),
+                f"{system['abstention']['value']:.3f}",
+                *(f"{count:,}" for count in (system["memory"]["operations"], *counts)),
+                f"{system['seconds']:,.0f}",
+            ]
+        )
     return _join_cells(lines)
 
 
