@@ -361,7 +361,9 @@ def transfer_table() -> str:
 
 def libraries_table() -> str:
     """Make the table of memory libraries with one model: scores, and the traffic that a proxy counted."""
-    lines = [["system", "F1 (95 %)", "abstention", "operations", "calls", "tokens in", "out", "failed", "seconds"]]
+    lines = [
+        ["system", "F1 (95 %)", "abstention", "operations", "calls", "tokens in", "out", "failed", "seconds"]
+    ]
     traffic = json.loads((_FOLDER / "libraries-traffic.json").read_text(encoding="utf-8"))
     for name, counted in traffic.items():
         system = _system_results("libraries-memory" if name == "memory" else "libraries", name)
