@@ -171,10 +171,11 @@ def check_settings(benchmark: Benchmark) -> None:
     Raises:
         ConfigError: they differ.
     """
-    here = ("systems", "output_dir", "concurrency", "api_base", "embedder_api_base")
-    settings = benchmark.model_dump(mode="json", exclude=set(here))
+    not_shared = {"systems", "output_dir", "concurrency", "api_base", "embedder_api_base"}
+    settings = benchmark.model_dump(mode="json", exclude=not_shared)
     path = benchmark.output_dir / _SETTINGS_FILE
-    recorded = read_json_file(path) if path.exists() else settings
+    has_finished = any(benchmark.output_dir.glob(f"*/{_TRAFFIC_FILE}"))
+    recorded = read_json_file(path) if has_finished and path.exists() else settings
     differ = sorted(name for name in settings if settings[name] != recorded.get(name))
     if differ:
         raise ConfigError(
