@@ -198,7 +198,7 @@ async def fill(server: MemoryProgram | Mem0, options: argparse.Namespace, port: 
     """Add eight messages to each namespace of one client."""
     connection, spoken = Connection(port), sentences(0)
     for place in range(number, options.namespaces, options.clients):
-        said = [spoken[(place * 8 + number) % len(spoken)] for number in range(8)]
+        said = [spoken[(place * 8 + turn) % len(spoken)] for turn in range(8)]
         status = await server.add(connection, f"user-{place}", said, True)
         assert status < 300, status
 
