@@ -7,7 +7,6 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import dspy
 
@@ -176,12 +175,12 @@ def stop_at_limits(stopped: list[str]) -> Generator[None]:
 class _ProgressBarFilter(io.TextIOBase):
     """Writes text to a file without the progress bars, each of which is thousands of lines."""
 
-    def __init__(self, file: TextIO) -> None:
+    def __init__(self, file: io.FileIO) -> None:
         self._file = file
 
     def write(self, text: str) -> int:
         if not text.startswith("\r"):
-            self._file.write(text)
+            self._file.write(text.encode())
         return len(text)
 
 
@@ -189,7 +188,8 @@ class _ProgressBarFilter(io.TextIOBase):
 def _redirect_output(log: Path) -> Generator[None]:
     """Redirect the output and the log lines of optimisers to a file."""
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("a", encoding="utf-8", buffering=1) as lines:
+    # Without a buffer: DSPy logs in its handler of SIGINT, and a buffer refuses a write within a write.
+    with log.open("ab", buffering=0) as lines:
         file = _ProgressBarFilter(lines)
         handler = logging.StreamHandler(file)
         loggers: Sequence[logging.Logger] = [logging.getLogger(name) for name in ("dspy", "optuna", "gepa")]

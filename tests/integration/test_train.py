@@ -256,7 +256,7 @@ def compare_rewards(*flags: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_reward_benchmark_reuses_finished_trainings(finished, tmp_path):
     shutil.copytree(finished[0], tmp_path / "leave-one-out-0")
-    shown = compare_rewards("--out", str(tmp_path), "--seeds", "0")
+    shown = compare_rewards("--out", str(tmp_path), "--seeds", "0", "--steps", "8")
     assert shown.returncode == 0, shown.stderr
     validation = json.loads((tmp_path / "leave-one-out-0" / "results.json").read_text())["validation"]
     gain = validation["best"]["score"] - validation["first"]["score"]
