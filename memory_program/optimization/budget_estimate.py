@@ -10,6 +10,7 @@ from memory_program.evaluation.stages.cost_estimate import (
     estimate_answers,
     estimate_build,
     estimate_judgements,
+    writes_thoughts,
 )
 from memory_program.models.usage import estimate_cost
 from memory_program.optimization.dev_examples import conversations_to_ask
@@ -95,4 +96,5 @@ def _estimate_proposals(config: OptimizeConfig, calls: int) -> StageEstimate | N
         config.proposer, calls, _PROPOSAL_TOKENS, _PROPOSAL_REPLY_TOKENS, api_base=address
     )
     tokens = calls * (_PROPOSAL_TOKENS + _PROPOSAL_REPLY_TOKENS)
-    return StageEstimate(config.optimizer.value, "propose", config.proposer, calls, cost_usd, tokens)
+    thinks = writes_thoughts(config.proposer, config.system.replies.settings())
+    return StageEstimate(config.optimizer.value, "propose", config.proposer, calls, cost_usd, tokens, thinks)

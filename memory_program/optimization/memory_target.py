@@ -57,7 +57,7 @@ class MemoryOptimizationTarget:
         """Read the program and the conversations.
 
         Raises:
-            ConfigError: the training or the validation split is empty, or the program does not fit.
+            ConfigError: the training or the validation split has no questions, or the program does not fit.
             DatasetError: the file is missing, modified or not in the schema.
         """
         program = make_system(SystemName.MEMORY.value, config.system)
@@ -76,6 +76,7 @@ class MemoryOptimizationTarget:
                 tuple(truncate_conversation(c, limit) for c in s) for s in (splits.train, splits.val)
             )
             splits = replace(splits, train=train, val=val)
+        _check_counts(*(sum(len(c.questions) for c in split) for split in (splits.train, splits.val)))
         self._config, self._splits = config, splits
         self.choose_reply_formats()
         self._test_ids = [conversation.conversation_id for conversation in splits.test]
@@ -134,7 +135,6 @@ class MemoryOptimizationTarget:
             StoreError: the database fails.
         """
         config, splits = self._config, self._splits
-        _check_counts(*(sum(len(c.questions) for c in split) for split in (splits.train, splits.val)))
         train_C, val_C = splits.train, splits.val
         if target is Target.READER:
             train_C = conversations_to_ask(train_C, config.num_examples)

@@ -82,6 +82,16 @@ def test_the_estimate_lists_calls_of_unknown_price():
     assert format_estimates(estimates(None))[0] == "estimated cost: unknown"
 
 
+def test_the_estimate_names_models_whose_thoughts_it_leaves_out():
+    told = config(model="openai/gpt-5-mini"), SystemName.RAG
+    plain = config(model="openai/gpt-4.1-mini"), SystemName.RAG
+    (_, thinking), (_, other) = (
+        format_estimates([estimate_judgements(*one, missing=3)]) for one in (told, plain)
+    )
+    assert thinking.endswith(", and its thoughts")
+    assert "thoughts" not in other
+
+
 def test_a_run_over_its_limit_is_refused():
     check_affordable(estimates(0.5, 0.4), spent_usd=0.1, max_cost_usd=1.0)
     check_affordable(estimates(50.0, None), spent_usd=0.1, max_cost_usd=None)

@@ -10,7 +10,9 @@ from memory_program.bank.budget import count_tokens
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import BudgetExceededError, ConfigError
+from memory_program.models.http_engine import is_reasoning_model
 from memory_program.models.model_names import runs_here
+from memory_program.models.reply_settings import ReplySettings, thinking_tokens
 from memory_program.models.usage import BATCH_PRICE_SHARE, estimate_cost
 
 # Means over LoCoMo, in tokens. An estimate within a factor of two is good enough.
@@ -33,6 +35,8 @@ class StageEstimate:
     cost_usd: float | None
     tokens: int = 0
     """Tokens sent and received."""
+    thinks: bool = False
+    """True if the model also writes thoughts, which are paid, and which no estimate can tell."""
 
 
 def estimate_build(
@@ -97,7 +101,13 @@ def _estimate(
     if config.batch and cost_usd is not None:
         cost_usd *= BATCH_PRICE_SHARE
     tokens = round(calls * (input_tokens + output_tokens))
-    return StageEstimate(str(name), _STAGES[role], model, calls, cost_usd, tokens)
+    thinks = writes_thoughts(model, config.system.replies.settings())
+    return StageEstimate(str(name), _STAGES[role], model, calls, cost_usd, tokens, thinks)
+
+
+def writes_thoughts(model: str, replies: ReplySettings) -> bool:
+    """Tell if a model is known to write thoughts, which are paid beside its replies."""
+    return is_reasoning_model(model) or thinking_tokens(model, replies.chat_template_kwargs) > 0
 
 
 def check_affordable(
@@ -139,6 +149,7 @@ def format_estimates(estimates: Sequence[StageEstimate]) -> list[str]:
     lines = [
         f"  {e.system} {e.stage}: {e.calls:,} calls to {e.model}, about {e.tokens:,} tokens, "
         + (f"about ${e.cost_usd:.4f}" if e.cost_usd is not None else "price unknown")
+        + (", and its thoughts" if e.thinks else "")
         for e in hosted
     ]
     known = [estimate.cost_usd for estimate in hosted if estimate.cost_usd is not None]
