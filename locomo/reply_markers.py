@@ -4,15 +4,16 @@ import re
 from collections.abc import Iterable
 
 _END_TOKEN = re.compile(r"<[|｜][^<>\n|｜]{1,40}[|｜]>|</s>|<end_of_turn>|<eos>|\[/INST\]|\[EOS\]")
-_CUT_END = re.compile(r"\[\[ ?##? ?(\w*)[ #]*\]?\s*\Z")
+_CUT_END = re.compile(r"\[\[ ?##? ?(\w*+)[ #]*+\]?\s*+\Z")
 _NO_VALUE = re.compile(r"[\W_]*(?:(?:n/?a|none|null|nil|nan|undefined|empty)[\W_]*)?", re.IGNORECASE)
 
 
 def marker_pattern(names: Iterable[str]) -> re.Pattern[str]:
     """Compile a pattern of the markers of fields in any spelling; the group ``name`` is the field's."""
-    blank = r"[^\S\n]*"
+    blank = r"[^\S\n]*+"
+    # A match begins where a run of blanks does: to try each blank of a run takes its length squared.
     return re.compile(
-        rf"{blank}(?P<around>[*_`]{{0,3}})\[\[{blank}##{blank}(?P<name>{'|'.join(names)}){blank}##{blank}\]\]"
+        rf"(?<![^\S\n]){blank}(?P<around>[*_`]{{0,3}})\[\[{blank}##{blank}(?P<name>{'|'.join(names)}){blank}##{blank}\]\]"
         rf"(?P=around){blank}",
         re.IGNORECASE,
     )

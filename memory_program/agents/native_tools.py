@@ -12,10 +12,12 @@ from typing import Any
 import dspy
 
 from locomo.thinking import strip_thinking
-from memory_program.agents.chat_adapter import StrictChatAdapter
+from memory_program.agents.chat_adapter import StrictChatAdapter, raise_parse_error
 from memory_program.agents.reply_repair import is_no_calls, read_calls
 
 _TAGS = re.compile(r"</?tool_calls?>")
+_UNREADABLE = frozenset({"partial_json", "value"})
+"""The names under which DSPy hands on arguments that are no JSON object; no tool has such an argument."""
 _HAS_JSON = re.compile(r"[{\[]")
 
 
@@ -36,11 +38,21 @@ class NativeToolsAdapter(StrictChatAdapter):
         demos: list[dict[str, Any]],
         inputs: dict[str, Any],
     ) -> list[dict[str, Any]]:
-        """Call the model with the tools, and fill in what a reply of only calls or only text lacks."""
+        """Call the model with the tools, and fill in what a reply of only calls or only text lacks.
+
+        Raises:
+            AdapterParseError: the arguments of a call are no JSON object, so none of the calls is made.
+        """
         offered = signature.append("tools", dspy.InputField(desc="the tools"), list[dspy.Tool])
         values = super().__call__(lm, lm_kwargs, offered, demos, {**inputs, "tools": self._tools})
         outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
         for value in values:
+            made: Any = value.get("tool_calls")  # Any: of DSPy; None if there are none
+            for call in made.tool_calls if isinstance(made, dspy.ToolCalls) else ():
+                if _UNREADABLE.issuperset(call.args) and call.args:
+                    raise_parse_error(
+                        signature, str(call.args), f"the arguments of {call.name} are no JSON object"
+                    )
             for name, field in outputs.items():
                 if value.get(name) is None:
                     value[name] = dspy.ToolCalls(tool_calls=[]) if field.annotation is dspy.ToolCalls else ""

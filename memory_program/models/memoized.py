@@ -13,6 +13,7 @@ import dspy
 from dspy.lm15 import Request, Response
 
 from memory_program.models.rate_limit import Engine
+from memory_program.models.usage import CallRecord, Usage, record_call, track_usage
 
 _MAX_REPLIES = 100_000
 
@@ -36,7 +37,7 @@ class MemoizedEngine:
         """
         self._engine = engine
         self._max_replies = max_replies
-        self._known: dict[bytes, Future[Response]] = {}
+        self._known: dict[bytes, Future[tuple[Response, CallRecord]]] = {}
         self._lock = threading.Lock()
 
     @property
@@ -49,7 +50,10 @@ class MemoizedEngine:
         return self
 
     def complete(self, request: Request) -> Response:
-        """Answer a request; equal requests wait for its reply, and are sent themselves if it failed."""
+        """Answer a request; equal requests wait for its reply, and are sent themselves if it failed.
+
+        A known reply is recorded as a call without usage, since its record says whether the reply was cut.
+        """
         key = blake2b(repr(request).encode(), digest_size=16).digest()
         while True:
             with self._lock:
@@ -60,13 +64,19 @@ class MemoizedEngine:
             if is_first:
                 break
             if future.exception() is None:
-                return future.result()
+                response, record = future.result()
+                record_call(record)
+                return response
         try:
-            future.set_result(self._engine.complete(request))
+            with track_usage() as meter:
+                response = self._engine.complete(request)
+            is_repetitive = bool(meter.calls) and meter.calls[-1].is_repetitive
+            record = CallRecord(request.model, Usage(), response.finish_reason, is_repetitive=is_repetitive)
+            future.set_result((response, record))
         except BaseException as error:
             with self._lock:
                 if self._known.get(key) is future:
                     del self._known[key]
             future.set_exception(error)
             raise
-        return future.result()
+        return response

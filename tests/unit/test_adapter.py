@@ -195,3 +195,13 @@ def test_a_prompt_without_markers_is_rendered_as_dspy_does(signature: type[dspy.
 def test_a_missing_or_empty_input_is_rendered_as_dspy_does() -> None:
     for inputs in ({}, {"question": ""}, {"question": "Who?", "memories": None}, {"memories": ["a", "b"]}):
         assert ADAPTER.format(AnswerQuestion, [], inputs) == DSPY.format(AnswerQuestion, [], inputs)
+
+
+def test_a_reply_that_ends_in_a_run_of_blanks_is_read_in_linear_time():
+    blanks = " " * 300_000  # in quadratic time they would take longer than a test may
+    assert ADAPTER.parse(AnswerQuestion, f"[[ ## answer ## ]]\nLisbon{blanks}")["answer"] == "Lisbon"
+    assert (
+        ADAPTER.parse(AnswerQuestion, f"{blanks}[[ ## answer ## ]]\nLisbon\n[[ #{blanks}")["answer"]
+        == "Lisbon"
+    )
+    assert JsonReplyAdapter().parse(AnswerQuestion, f'{{"answer": "Lisbon"}}{blanks}')["answer"] == "Lisbon"

@@ -420,6 +420,14 @@ def test_native_calls_of_a_cut_reply_are_refused():
     assert [failure.outcome for failure in record.failures] == [Outcome.TRUNCATED]
 
 
+@pytest.mark.parametrize("args", [{"partial_json": '{"action":"append","text":"Mara ha'}, {"value": [1]}])
+def test_no_native_call_is_made_if_the_arguments_of_one_cannot_be_read(args):
+    whole = call_part(1, "edit_core", action="append", text="Mara has a dog.")
+    record, space, _ = native(whole, call_part(2, "edit_core", **args))
+    assert [failure.outcome for failure in record.failures] == [Outcome.UNPARSED]
+    assert not space.bank.core
+
+
 @pytest.mark.parametrize(
     ("parts", "expected"),
     [

@@ -14,13 +14,16 @@ import pytest
 from dspy import lm15
 
 from locomo.types import Category, Conversation, Question
+from memory_program.agents.context import MemoryContext
 from memory_program.agents.program import MemoryProgram
+from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.memory import MemoryKind
-from memory_program.bank.outcomes import Answer
+from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ConfigError
 from memory_program.models.memoized import MemoizedEngine, memoized
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.reply_cache import CachedEngine
 from memory_program.rl.episodes import Episode
@@ -272,6 +275,16 @@ def test_a_memoized_model_is_asked_once():
     ]
     sampled = dspy.LM("test/reader", engine=engine, temperature=1.0, cache=False)
     assert memoized(sampled) is sampled
+
+
+def test_a_cut_reply_is_cut_each_time_that_it_is_used():
+    engine = ScriptedEngine([Truncated(fields(answer="She moved to Oslo because"))])
+    reader = QAReader(MemoryContext())
+    limited = RateLimitedEngine(engine, AdaptiveLimiter(1), RetryPolicy())
+    reader.set_lm(memoized(dspy.LM("test/reader", engine=limited, temperature=0.0, cache=False)))
+    space = MemorySpace("mara")
+    assert [reader.ask(space, "Where?").outcome for _ in range(3)] == [Outcome.TRUNCATED] * 3
+    assert len(engine.requests) == 1
 
 
 def test_a_waiting_call_retries_after_a_failure():
