@@ -114,6 +114,10 @@ class BatchError(MemoryProgramError):
     """A batch of model calls failed as a whole or was not finished; the same command continues the run."""
 
 
+class RunEndingError(MemoryProgramError):
+    """A call failed while the run was ending, so it was not tried again; its item is not on record."""
+
+
 class NoResultError(MemoryProgramError):
     """Every item of a stage failed, so that there is nothing to score; what happened is on record."""
 

@@ -8,17 +8,19 @@ from types import SimpleNamespace
 
 import dspy
 import pytest
+from dspy import lm15
 from rich.console import Console
 
 from memory_program.agents.predict_call import predict
 from memory_program.agents.two_phase import ProposalRequest
 from memory_program.agents.writer import Proposal
 from memory_program.bank.outcomes import CallFailure, Outcome
-from memory_program.core.errors import BudgetExceededError
+from memory_program.core.errors import BudgetExceededError, RunEndingError
 from memory_program.core.parallel import run_parallel
 from memory_program.evaluation.stages.limits import RunLimits
 from memory_program.evaluation.stages.propose_stage import Proposer, open_proposal_journal
 from memory_program.evaluation.stages.workers import Workers
+from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.models.reply_settings import ReplySettings
 from memory_program.models.usage import CallRecord, Usage, record_call
 from tests.scripted_lm import ScriptedLM, fields
@@ -139,6 +141,38 @@ def test_a_long_task_sees_that_the_stage_is_ending():
     with pytest.raises(ValueError, match="no"):
         crew.run("x", [long, failing], to_do=2, total=2)
     assert seen == [True]
+
+
+def test_a_failed_call_is_not_repeated_once_the_stage_is_ending():
+    asked, ended = threading.Event(), list[str]()
+
+    class Overloaded:
+        requests = 0
+
+        def complete(self, request: lm15.Request) -> lm15.Response:
+            self.requests += 1
+            asked.set()
+            raise lm15.ServerError("overloaded", retry_after=100.0)
+
+    engine = Overloaded()
+    limited = RateLimitedEngine(engine, AdaptiveLimiter(2), RetryPolicy())
+
+    def call() -> None:
+        try:
+            limited.complete(lm15.Request(model="m", messages=(lm15.Message.user("Where?"),)))
+        except RunEndingError as error:
+            ended.append(str(error))
+            raise
+
+    def interrupt() -> None:
+        assert asked.wait(60)
+        raise KeyboardInterrupt
+
+    running, _ = workers()
+    with pytest.raises(KeyboardInterrupt):
+        running.run("answer", [call, interrupt], to_do=2, total=2)
+    assert ended == ["the run is ending, so a failed call is not repeated"]
+    assert engine.requests == 1
 
 
 def test_a_stage_runs_after_a_failed_one():

@@ -14,6 +14,7 @@ from memory_program.bank.outcomes import CallFailure
 from memory_program.evaluation.console import print_plain
 from memory_program.evaluation.stages.limits import FIRST_ITEMS, RunLimits
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchQueue
+from memory_program.models.rate_limit import retrying_until
 from memory_program.models.usage import CallRecord, Usage, track_usage
 
 _LONGEST_INTERVAL_S = 600.0
@@ -105,7 +106,11 @@ class Workers:
             return
         assert self._progress is not None, "only tasks of a running stage run"
         try:
-            with dspy_history_disabled(), track_usage(self._progress.add_call):
+            with (
+                dspy_history_disabled(),
+                retrying_until(self._stop),
+                track_usage(self._progress.add_call),
+            ):
                 task()
         except BaseException:
             self._stop.set()  # at once, not only when the stage notices: the next task may cost money
