@@ -14,6 +14,9 @@ CONFIG_FILE = "config.json"
 EMBEDDINGS_FILE = "embeddings.sqlite"
 """The vectors of texts that a run has embedded. Whoever forgets a conversation deletes all of them."""
 
+SFT_CONVERSATIONS_FILE = "sft_conversations.json"
+"""Lies beside the weights of a fine-tuned model and lists the conversations that taught it."""
+
 BATCHES_FILE = "batches.jsonl"
 """The batches that a run has submitted: ids and hashes, no text."""
 

@@ -16,10 +16,8 @@ from memory_program.core.adapter_config import ADAPTER_FOLDER
 from memory_program.core.errors import RecordError
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json, read_json_file, write_json
+from memory_program.core.run_folder import SFT_CONVERSATIONS_FILE
 from memory_program.models.model_names import model_program, model_source, runs_here
-
-SFT_CONVERSATIONS_FILE = "sft_conversations.json"
-"""Lies beside the weights of a fine-tuned model and lists the conversations that taught it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,9 +44,11 @@ class QuoteMatcher:
         self._quotes = [t for t in squashed if len(t) >= _MIN_QUOTE_CHARS and t not in elsewhere]
         shared = {_letters_and_digits(text) for text in captions}
         self._long_quotes = [t for t in self._quotes if len(t) >= _MIN_LONG_QUOTE_CHARS and t not in shared]
-        # An id as records write it: quoted, in a path, before the number of a question, or in a list of ids.
-        # A bare number does not match, since a conversation may be called "1".
-        before, after = r"""(?:(?<=["'/])|["'](?:[\w.-]+,\s?)+)""", r"""(?=["':/\\,])(?!\\*["']\s*:)"""
+        # An id as records write it: quoted, in a path, before the number of a question or the hash of its
+        # sessions, or in a list of ids. A bare number does not match, since a conversation may be called "1".
+        other = r"[\w. -]+" if " " in name else r"[\w.-]+"  # an id in the list before it
+        before = rf"""(?:(?<=["'/])|["'](?:{other},\s?)+)"""
+        after = r"""(?=["':/\\,]|@[0-9a-f]{16})(?!\\*["']\s*:)"""
         spellings = (name, json.dumps(name)[1:-1], json.dumps(name, ensure_ascii=False)[1:-1])
         escaped = "|".join(re.escape(spelling).replace(r"\\", r"\\+") for spelling in spellings)
         self._name = re.compile(f"{before}(?:{escaped}){after}")

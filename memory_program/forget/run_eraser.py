@@ -1,6 +1,7 @@
 """Erasure of a conversation from runs: first all copies, last the files that say what to look for."""
 
 import gzip
+import json
 import os
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -9,14 +10,28 @@ from functools import partial
 from pathlib import Path
 
 from locomo.atomic_files import atomic_write_bytes
-from memory_program.bank.forgetting import forget_namespace, namespace_conversation_id, text_from_banks
+from memory_program.bank.forgetting import (
+    ConversationText,
+    forget_namespace,
+    namespace_conversation_id,
+    text_from_banks,
+)
 from memory_program.core.errors import ConfigError, ForgettingError
-from memory_program.core.run_folder import CONFIG_FILE, EMBEDDINGS_FILE, lock_run_folder
+from memory_program.core.json_files import write_json
+from memory_program.core.run_folder import (
+    CONFIG_FILE,
+    EMBEDDINGS_FILE,
+    SFT_CONVERSATIONS_FILE,
+    lock_run_folder,
+)
 from memory_program.core.sqlite_address import sqlite_path
 from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
 from memory_program.forget.quote_matcher import QuoteMatcher, is_report, iter_files
 from memory_program.forget.run_folders import (
     has_session_files,
+    has_taught,
+    is_fine_tuning,
+    read_json_object,
     run_database_urls,
     text_from_dataset,
     tracking_locations,
@@ -79,7 +94,11 @@ def forget_conversation(
         without_banks = [folder for folder, urls in urls_by_folder.items() if not urls]
         done.databases = list(dict.fromkeys(url for urls in urls_by_folder.values() for url in urls))
         in_banks = [text_from_banks(url, conversation) for url in done.databases]
-        in_datasets = [text_from_dataset(folder, conversation) for folder in without_banks]
+        fine_tunings = [folder for folder in without_banks if is_fine_tuning(folder)]
+        in_datasets = [
+            text_from_dataset(folder, conversation) for folder in without_banks if folder not in fine_tunings
+        ]
+        in_datasets += [ConversationText() for folder in fine_tunings if has_taught(folder, conversation)]
         done.namespaces = [bank for text in in_banks for bank in text.banks]
         if namespace != conversation and any(bank != namespace for bank in done.namespaces):
             raise ConfigError(
@@ -113,6 +132,8 @@ def forget_conversation(
             raise ConfigError(
                 f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
                 "list shows all of them"
+                if done.databases
+                else f"{namespace!r} has taught no model in the folders"
             )
         for path in iter_files(*own_files):
             path.unlink()
@@ -188,6 +209,11 @@ def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> No
         return  # databases are not edited as files
     if path.name not in _JOURNALS_WITHOUT_IDS and not matcher.matches_file(path):
         return
+    if path.name == SFT_CONVERSATIONS_FILE:  # the rest says what else the model was taught
+        taught = read_json_object(path)["conversations"]
+        write_json(path, {"conversations": [key for key in taught if not matcher.matches_text(f'"{key}"')]})
+        done.lines += 1
+        return
     if not path.name.endswith((".jsonl", ".jsonl.gz")) or path.name in _JOURNALS_WITHOUT_IDS:
         path.unlink()
         done.files.append(path)
@@ -195,10 +221,29 @@ def _forget_in_file(path: Path, matcher: QuoteMatcher, done: ForgetReport) -> No
     is_packed = path.suffix == ".gz"
     content = gzip.decompress(path.read_bytes()) if is_packed else path.read_bytes()
     lines = content.decode(errors="surrogateescape").split("\n")  # bytes that are not UTF-8 stay as they are
-    kept = [line for line in lines if not matcher.matches_text(line)]
-    left = "\n".join(kept).encode(errors="surrogateescape")
+    rests = [_rest_of_line(line, matcher) for line in lines]
+    left = "\n".join(rest for rest in rests if rest is not None).encode(errors="surrogateescape")
     atomic_write_bytes(path, gzip.compress(left, mtime=0) if is_packed else left)
-    done.lines += len(lines) - len(kept)
+    done.lines += sum(rest != line for rest, line in zip(rests, lines, strict=True))
+
+
+def _rest_of_line(line: str, matcher: QuoteMatcher) -> str | None:
+    """Return the line of a journal without the conversation, or None if nothing is left.
+
+    A validation of a training lists scores by conversation. The line stays without those of this one, since a
+    training cannot end without its validations.
+    """
+    if not matcher.matches_text(line):
+        return line
+    try:
+        entry = json.loads(line)
+        scores = {
+            name: own for name, own in entry["scores"].items() if not matcher.matches_text(json.dumps(own))
+        }
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    rest = json.dumps({**entry, "scores": scores})
+    return None if matcher.matches_text(rest) else rest
 
 
 def _is_sqlite(path: Path) -> bool:

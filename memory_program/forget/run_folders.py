@@ -10,7 +10,7 @@ from memory_program.bank.forgetting import ConversationText
 from memory_program.bank.record_json import session_to_json
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.mlflow_address import absolute_address, tracking_location
-from memory_program.core.run_folder import CONFIG_FILE
+from memory_program.core.run_folder import CONFIG_FILE, SFT_CONVERSATIONS_FILE
 from memory_program.core.sqlite_address import sqlite_path, sqlite_url
 from memory_program.sft.session_lines import read_lines, session_file
 from memory_program.tracking import RECEIPT_FILE
@@ -120,7 +120,22 @@ def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple
 
 def has_session_files(folder: Path) -> bool:
     """Say whether a folder holds trajectories or synthesized questions instead of a run."""
-    return not (folder / CONFIG_FILE).exists() and any(folder.glob("*.jsonl"))
+    is_run = (folder / CONFIG_FILE).exists() or is_fine_tuning(folder)
+    return not is_run and any(folder.glob("*.jsonl"))
+
+
+def is_fine_tuning(folder: Path) -> bool:
+    """Say whether a folder holds a fine-tuning, which keeps the ids of its conversations and no text."""
+    is_run = (folder / CONFIG_FILE).exists()
+    return not is_run and (folder / "settings.json").exists() and (folder / "log.jsonl").exists()
+
+
+def has_taught(folder: Path, conversation: str) -> bool:
+    """Say whether a conversation has taught a model in a folder."""
+    taught = [
+        read_json_object(path).get("conversations", []) for path in folder.rglob(SFT_CONVERSATIONS_FILE)
+    ]
+    return any(key.rpartition("@")[0] == conversation for keys in taught for key in keys)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:  # Any: a JSON object

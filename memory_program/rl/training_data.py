@@ -13,14 +13,11 @@ from memory_program.bank.memory import MemoryKind, operation_from_json
 from memory_program.configs.groups import DatasetName, DataSettings, TrainingPart
 from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import write_json
+from memory_program.core.run_folder import SFT_CONVERSATIONS_FILE
 from memory_program.evaluation.data_splits import DataSplits, split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.question_selection import read_subset_ids, select_named
-from memory_program.evaluation.seen_data import (
-    SFT_CONVERSATIONS_FILE,
-    read_sft_conversations,
-    taught_conversations,
-)
+from memory_program.evaluation.seen_data import read_sft_conversations, taught_conversations
 from memory_program.rl.episodes import Episode, questions_by_session
 from memory_program.worlds import KINDS, Kind, World, generate_worlds
 

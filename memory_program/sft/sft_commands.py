@@ -34,9 +34,9 @@ from memory_program.core.extras import name_missing_extra
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
 from memory_program.core.provenance import provenance_tags
-from memory_program.core.run_folder import lock_run_folder
+from memory_program.core.run_folder import SFT_CONVERSATIONS_FILE, lock_run_folder
 from memory_program.evaluation.role_models import check_template_arguments
-from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, read_sft_conversations, save_with_data
+from memory_program.evaluation.seen_data import read_sft_conversations, save_with_data
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.frozen_adapters import merge_frozen_adapters

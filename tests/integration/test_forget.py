@@ -283,22 +283,28 @@ def test_a_conversation_called_1_is_not_matched_by_every_number():
         {"text": json.dumps({"id": "1"})},
         {"conversations": "3,1, 2"},
         ["2", "1"],
+        ["1@0123456789abcdef"],
     ):
         assert telling.matches_text(json.dumps(line)), line
     for line in (
         {"index": 1, "evidence": ["D1:1", "D2:1"], "ranks": [1, 1]},
         {"recall": {"1": 0.5}, "question_id": "2:q1", "namespace": "0f3c9a/11"},
-        {"text": "On May 1, 2023, she had 1 dog, 1, 2 or 3 cats."},
+        {"text": "On May 1, 2023, she had 1 dog, 1, 2 or 3 cats.", "mail": "1@example.org"},
     ):
         assert not telling.matches_text(json.dumps(line)), line
     assert not telling.matches_text("a page with 1 number and a 1")
 
 
-@pytest.mark.parametrize("name", ["对话-1", "café", 'the "first"', "a\\b", "💬 1"])
+@pytest.mark.parametrize("name", ["对话-1", "café", 'the "first"', "a\\b", "💬 1", "user 12"])
 def test_the_id_of_a_conversation_is_recognized_under_any_escaping(name: str):
     telling = QuoteMatcher(name, [], [])
     line = json.dumps({"question_id": f"{name}:q0"})
-    for written in (line, json.dumps({"attributes": line}), json.dumps({"id": name}, ensure_ascii=False)):
+    listed = {"conversations": f"bob,{name},carol"}
+    for written in (
+        line,
+        *map(json.dumps, ({"attributes": line}, listed)),
+        json.dumps({"id": name}, ensure_ascii=False),
+    ):
         assert telling.matches_text(written), written
     assert not telling.matches_text(json.dumps({"question_id": f"{name}0:q0"}))
 
@@ -737,6 +743,50 @@ def test_trajectories_of_a_conversation_are_erased(tmp_path: Path, capsys):
     assert f"deleted: {folder / 'alice.jsonl'}" in capsys.readouterr().out
     assert {path.name for path in folder.iterdir()} - {".lock"} == {"bob.jsonl"}
     assert KEPT in (folder / "bob.jsonl").read_text()
+
+
+def a_fine_tuning(folder: Path, *taught: str) -> Path:
+    """The folder of a fine-tuning, and the file that says who has taught its model."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "settings.json").write_text("{}")
+    (folder / "log.jsonl").write_text('{"kind": "step", "step": 1, "loss": 1.0}\n')
+    (folder / "model/sft_conversations.json").write_text(json.dumps({"conversations": taught}))
+    return folder / "model/sft_conversations.json"
+
+
+def test_a_conversation_is_erased_from_the_list_of_those_that_taught_a_model(tmp_path: Path, capsys):
+    keys = [f"{name}@0123456789abcdef" for name in ("alice", "bob", "alice-2")]
+    alone, inside = a_fine_tuning(tmp_path / "sft", *keys), a_run(tmp_path, alice=SECRET)
+    copied = a_fine_tuning(inside / "sft", *keys)
+    assert forget(alone.parents[1], "carol") == 2
+    assert "'carol' has taught no model in the folders" in capsys.readouterr().err
+    assert forget(alone.parents[1]) == 0
+    assert forget(inside, "alice") == 0
+    for path in (alone, copied):
+        assert json.loads(path.read_text()) == {"conversations": keys[1:]}
+    assert len((alone.parents[1] / "log.jsonl").read_text().splitlines()) == 1
+
+
+def test_a_fine_tuning_is_searched_beside_its_trajectories(tmp_path: Path):
+    keys = [f"{name}@0123456789abcdef" for name in ("alice", "bob")]
+    taught = a_fine_tuning(tmp_path / "sft", *keys)
+    folder = tmp_path / "trajectories"
+    folder.mkdir()
+    said = json.loads(session_to_json(session(1, f"Alice: {SECRET}.")))
+    (folder / "alice.jsonl").write_text(json.dumps({"session": said, "questions": []}) + "\n")
+    assert forget(folder, "alice", str(tmp_path / "sft")) == 0
+    assert not (folder / "alice.jsonl").exists()
+    assert json.loads(taught.read_text()) == {"conversations": keys[1:]}
+
+
+def test_a_validation_stays_without_the_scores_of_the_conversation(tmp_path: Path):
+    folder = a_run(tmp_path, alice=SECRET)
+    scores = {name: {f"{name}:q1": 1.0} for name in ("alice", "bob")}
+    lines = [{"kind": "validation", "step": 0, "scores": scores}, {"kind": "step", "step": 1}]
+    (folder / "log.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert forget(folder) == 0
+    left = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert left == [{**lines[0], "scores": {"bob": scores["bob"]}}, lines[1]]
 
 
 def test_unreadable_mlflow_files_are_an_error(tmp_path: Path, monkeypatch, capsys):
