@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import date
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -54,7 +55,22 @@ _BFLOAT16_NOTICE = (
     "%r computes in bfloat16, which this processor multiplies several times faster; a greedy reply may "
     "depend on its batch"
 )
+_TEMPLATE_DATE = date(2024, 7, 26)
+"""Today for chat templates that write it into each prompt. It is the default of Llama 3.2's template.
+
+With the clock, a training that is resumed on another day would go on with other prompts.
+"""
 _TEMPLATE_KWARGS = "chat_template_kwargs"
+
+
+def _with_fixed_date(template: str) -> str:
+    """Make a chat template write always the same date; transformers passes it no function of ours."""
+    if "strftime_now" not in template:
+        return template
+    written = {code: _TEMPLATE_DATE.strftime(f"%{code}") for code in "aAbBdHIjmMpSyY"}
+    written |= {f"-{code}": text.lstrip("0") or "0" for code, text in written.items()}  # not padded
+    fixed = "".join(f"|replace('%{code}', '{text}')" for code, text in written.items())
+    return f"{{%- macro strftime_now(format) -%}}{{{{ format{fixed} }}}}{{%- endmacro -%}}{template}"
 
 
 class LocalSettings(BaseModel):
@@ -296,11 +312,19 @@ class LocalEngine:
         tokenizer = self.model.tokenizer
         options: object = (request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}
         # ours come last: neither of the two is the caller's to change. Any: the template's own arguments
-        settings: Any = {**cast(dict[str, Any], options), "add_generation_prompt": True, "tokenize": False}
+        settings: Any = {
+            "chat_template": _with_fixed_date(tokenizer.get_chat_template()),
+            **cast(dict[str, Any], options),
+            "add_generation_prompt": True,
+            "tokenize": False,
+        }
         try:
             rendered = tokenizer.apply_chat_template(chat, **settings)
-        except TemplateError as error:
-            raise lm15.InvalidRequestError(f"the chat template of the model refuses this: {error}") from error
+        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            given = f" with --chat-template-kwargs {options}" if options else ""
+            raise lm15.InvalidRequestError(
+                f"the chat template of the model refuses this{given}: {error}"
+            ) from error
         return tokenizer(cast(str, rendered), add_special_tokens=False)["input_ids"]
 
     def reply_tokens(self, text: str) -> list[int]:

@@ -190,6 +190,14 @@ def test_the_start_is_the_result_where_no_epoch_was_better(half_taught, tmp_path
     assert same_weights(result, half_taught)
 
 
+def test_the_adapter_of_the_start_is_kept_where_no_epoch_was_better(half_taught, tmp_path):
+    start = teach(half_taught, tmp_path / "first", tuning="lora", learning_rate=1e-2)
+    result = teach(start, tmp_path / "second", tuning="lora", learning_rate=0.3)
+    assert read_log(tmp_path / "second")[-1]["best_step"] == 0
+    assert (result / "adapter" / "adapter_model.safetensors").is_file()
+    assert same_weights(result, start, 1e-6)
+
+
 def test_a_training_that_diverges_is_stopped(half_taught, tmp_path):
     with pytest.raises(ModelError, match=r"the training diverges: in step \d .* a lower --learning-rate"):
         teach(half_taught, tmp_path, learning_rate=1e30)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from dspy import lm15
-from dspy.lm15 import Config, Message, Request
+from dspy.lm15 import Config, InvalidRequestError, Message, Request
 
 from memory_program.core.errors import ModelError
 from memory_program.inference.decoder import Decoder, PrefilledPrompt
@@ -458,6 +458,22 @@ def test_settings_of_the_chat_template_reach_it(engine: LocalEngine) -> None:
         for settings in ({}, {"enable_thinking": False, "tokenize": True})
     )
     assert quick == plain + "I do not think."
+
+
+def test_a_chat_template_that_asks_for_today_gets_the_same_day_each_time(engine: LocalEngine) -> None:
+    tokenizer = engine.model.tokenizer
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
+    assert tokenizer.decode(engine.prompt_tokens(request("Hi"))).startswith("26 Jul 2024")
+
+
+@pytest.mark.parametrize("settings", [{"continue_final_message": True}, {"messages": "x"}, {"day": 0}])
+def test_settings_that_the_chat_template_cannot_use_are_named(
+    engine: LocalEngine, settings: dict[str, object]
+) -> None:
+    tokenizer = engine.model.tokenizer
+    tokenizer.chat_template = "{{ 1 / day if day is defined else '' }}" + str(tokenizer.chat_template)
+    with pytest.raises(InvalidRequestError, match=r"refuses this with --chat-template-kwargs \{"):
+        engine.prompt_tokens(request("Hi", extensions={"chat_template_kwargs": settings}))
 
 
 # repeatability
