@@ -111,8 +111,10 @@ class OpenAIBatchServer(BatchServer):
     def _app(self) -> FastAPI:
         app = super()._app()
         self._files: dict[str, str] = {}
+        self._inputs: dict[str, str] = {}
         app.post("/v1/files", response_model=None)(self._upload)
         app.post("/v1/batches", response_model=None)(self._create)
+        app.get("/v1/batches")(self._list)
         app.get("/v1/batches/{batch_id}", response_model=None)(self._state)
         app.get("/v1/files/{file_id}/content", response_model=None)(self._download)
         return app
@@ -139,6 +141,7 @@ class OpenAIBatchServer(BatchServer):
         requests = {line["custom_id"]: line["body"] for line in lines}
         batch_id = self._add(requests)
         batch = self.batches[batch_id]
+        self._inputs[batch_id] = wanted["input_file_id"]
         if len(requests) < len(lines):
             batch.error = {"code": "duplicate_custom_id", "message": "The custom_id is already used."}
         elif len({body["model"] for body in requests.values()}) > 1:
@@ -146,6 +149,10 @@ class OpenAIBatchServer(BatchServer):
         elif self._most_requests is not None and len(requests) > self._most_requests:
             batch.error = {"code": "token_limit_exceeded", "message": "Enqueued token limit reached."}
         return JSONResponse({"id": batch_id, "object": "batch", "status": "validating"})
+
+    def _list(self, limit: int = 20) -> Body:
+        newest = [*self._inputs.items()][: -limit - 1 : -1]
+        return {"object": "list", "data": [{"id": made, "input_file_id": file} for made, file in newest]}
 
     async def _state(self, batch_id: str) -> Response:
         if batch_id not in self.batches:

@@ -33,6 +33,8 @@ JsonObject = dict[str, Any]  # Any: JSON
 
 _TIMEOUT = httpx.Timeout(300.0, connect=10.0)  # a file of requests may have 200 MB
 _ENDPOINT = "/v1/chat/completions"
+_NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+_OVERLOADED = 529  # Anthropic's, of a call that it does not take
 _UNFINISHED = ("batch_expired", "batch_cancelled")
 _ANTHROPIC_STATUS = {
     "invalid_request_error": 400,
@@ -75,6 +77,12 @@ class BatchApi(ABC):
 
     max_bytes = 190_000_000
     """The most bytes of one batch: OpenAI takes 200 MB, Anthropic 256."""
+
+    path = "/batches"
+    """The path of the batches behind the address."""
+
+    lists_inputs = False
+    """True if ``find`` works: the provider's list says what each batch was made of."""
 
     _dialects: Mapping[str, OpenAIChatLM | AnthropicLM]
     """The dialect that writes requests, by the name of their limit of tokens."""
@@ -123,8 +131,17 @@ class BatchApi(ABC):
         """Read the body of a reply with status 200."""
 
     @abstractmethod
-    def submit(self, bodies: Mapping[str, JsonObject]) -> str:
-        """Submit requests by their ids, and return the id of the batch."""
+    def prepare(self, bodies: Mapping[str, JsonObject]) -> JsonObject:
+        """Upload requests by their ids; return the body for ``create``. It costs nothing to repeat."""
+
+    def create(self, wanted: JsonObject) -> str:
+        """Create a batch, and return its id. After an error that is no ``was_refused``, it may exist."""
+        (batch,) = self._send("POST", self.path, {"json": wanted})
+        return str(batch["id"])
+
+    def find(self, wanted: JsonObject) -> str | None:
+        """Return the id of the batch that ``create`` made of this body, if there is one."""
+        raise NotImplementedError
 
     @abstractmethod
     def status(self, batch_id: str) -> BatchStatus:
@@ -161,6 +178,8 @@ class BatchApi(ABC):
 class OpenAIBatchApi(BatchApi):
     """OpenAI's batches of chat completions: a file of requests, a batch of it, and files of the replies."""
 
+    lists_inputs = True
+
     def __init__(self, model: str, api_base: str | None, key_variable: str | None) -> None:
         """Prepare the client; see ``BatchApi``."""
         url = (api_base or openai_url()).rstrip("/")
@@ -179,8 +198,8 @@ class OpenAIBatchApi(BatchApi):
         """The name of the limit of tokens; see ``ChatCompletionsEngine``."""
         return self.facts.token_field or ("max_tokens" if self._is_plain else "max_completion_tokens")
 
-    def submit(self, bodies: Mapping[str, JsonObject]) -> str:
-        """Upload a file of requests, and make a batch of it."""
+    def prepare(self, bodies: Mapping[str, JsonObject]) -> JsonObject:
+        """Upload a file of requests."""
         lines = [
             {"custom_id": custom_id, "method": "POST", "url": _ENDPOINT, "body": body}
             for custom_id, body in bodies.items()
@@ -188,22 +207,27 @@ class OpenAIBatchApi(BatchApi):
         content = "".join(f"{json.dumps(line)}\n" for line in lines).encode()
         file = {"file": ("batch.jsonl", content, "application/jsonl")}
         (uploaded,) = self._send("POST", "/files", {"data": {"purpose": "batch"}, "files": file})
-        wanted = {"input_file_id": uploaded["id"], "endpoint": _ENDPOINT, "completion_window": "24h"}
-        (batch,) = self._send("POST", "/batches", {"json": wanted})
-        return str(batch["id"])
+        return {"input_file_id": uploaded["id"], "endpoint": _ENDPOINT, "completion_window": "24h"}
+
+    def find(self, wanted: JsonObject) -> str | None:
+        """Look for the file of requests among those of the last 100 batches."""
+        (listed,) = self._send("GET", f"{self.path}?limit=100")
+        file = wanted["input_file_id"]
+        return next((str(batch["id"]) for batch in listed["data"] if batch["input_file_id"] == file), None)
 
     def status(self, batch_id: str) -> BatchStatus:
         """Ask for the state of a batch."""
-        (batch,) = self._send("GET", f"/batches/{batch_id}")
+        (batch,) = self._send("GET", f"{self.path}/{batch_id}")
         counts: dict[str, int] = batch.get("request_counts") or {}
-        errors: list[JsonObject] = (batch.get("errors") or {}).get("data") or []
+        told: JsonObject | list[Any] | None = batch.get("errors")
+        errors = json.dumps(told.get("data") if isinstance(told, dict) else told)
         files = (batch.get("output_file_id"), batch.get("error_file_id"))
         return BatchStatus(
             str(batch["status"]),
             done=(counts.get("completed") or 0) + (counts.get("failed") or 0),
             has_ended=batch["status"] in ("completed", "failed", "expired", "cancelled"),
-            error="; ".join(str(error.get("message")) for error in errors[:3]),
-            has_too_many_tokens=any(error.get("code") == "token_limit_exceeded" for error in errors),
+            error=read_error(errors).message,
+            has_too_many_tokens="token_limit_exceeded" in errors,
             files=tuple(str(file) for file in files if file),
         )
 
@@ -225,7 +249,9 @@ class OpenAIBatchApi(BatchApi):
 
 
 class AnthropicBatchApi(BatchApi):
-    """Anthropic's message batches."""
+    """Anthropic's message batches. Their list does not say what a batch was made of."""
+
+    path = "/messages/batches"
 
     def __init__(self, model: str, api_base: str | None, key_variable: str | None) -> None:
         """Prepare the client; see ``BatchApi``. The address is the one that LiteLLM would call."""
@@ -238,15 +264,13 @@ class AnthropicBatchApi(BatchApi):
         self._key_header = ("x-api-key", "")
         self._other_headers = {"anthropic-version": self._messages.api_version}
 
-    def submit(self, bodies: Mapping[str, JsonObject]) -> str:
-        """Submit the requests in one call."""
-        requests = [{"custom_id": custom_id, "params": body} for custom_id, body in bodies.items()]
-        (batch,) = self._send("POST", "/messages/batches", {"json": {"requests": requests}})
-        return str(batch["id"])
+    def prepare(self, bodies: Mapping[str, JsonObject]) -> JsonObject:
+        """Upload nothing: ``create`` sends the requests."""
+        return {"requests": [{"custom_id": name, "params": body} for name, body in bodies.items()]}
 
     def status(self, batch_id: str) -> BatchStatus:
         """Ask for the state of a batch; until it ends, Anthropic says only how many are in process."""
-        (batch,) = self._send("GET", f"/messages/batches/{batch_id}")
+        (batch,) = self._send("GET", f"{self.path}/{batch_id}")
         counts: dict[str, int] = batch.get("request_counts") or {}
         word, has_ended = str(batch["processing_status"]), batch["processing_status"] == "ended"
         unfinished = [kind for kind in ("expired", "canceled") if has_ended and counts.get(kind)]
@@ -256,7 +280,7 @@ class AnthropicBatchApi(BatchApi):
     def replies(self, batch_id: str, status: BatchStatus) -> dict[str, BatchReply]:
         """Fetch the results; not from ``results_url``, since a key goes to no address but the one named."""
         found: dict[str, BatchReply] = {}
-        for line in self._send("GET", f"/messages/batches/{batch_id}/results"):
+        for line in self._send("GET", f"{self.path}/{batch_id}/results"):
             result: JsonObject = line["result"]
             if result["type"] == "succeeded":
                 found[str(line["custom_id"])] = BatchReply(200, result["message"])
@@ -273,6 +297,13 @@ class AnthropicBatchApi(BatchApi):
         if response.finish_reason == "content_filter":
             raise lm15.ProviderError("the provider's content filter ended the reply")
         return response
+
+
+def was_refused(error: lm15.LM15Error) -> bool:
+    """Tell if a failed call certainly did nothing: it was not sent, or the provider refused it."""
+    if error.status is None:
+        return isinstance(error.__cause__, _NOT_SENT)
+    return error.status == _OVERLOADED or (error.status < 500 and error.status != 408)
 
 
 def make_batch_api(model: str, api_base: str | None, key_variable: str | None) -> BatchApi:

@@ -10,7 +10,7 @@ import json
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +26,7 @@ from memory_program.core.errors import BatchError
 from memory_program.core.hashing import content_hash
 from memory_program.core.journal import Journal
 from memory_program.core.redaction import redact_text
-from memory_program.models.batch_api import BatchApi, BatchReply, BatchStatus, JsonObject
+from memory_program.models.batch_api import BatchApi, BatchReply, BatchStatus, JsonObject, was_refused
 from memory_program.models.rate_limit import IS_BATCHED, AdaptiveLimiter, Engine, RetryPolicy
 
 MAX_BATCH_CALLS = 4096
@@ -38,6 +38,8 @@ _LINE_EVERY_S, _LONGEST_LINE_S = 30.0, 600.0
 _KEY_CHARS = 40  # an id of a request has at most 64 at Anthropic
 _ROOM_BYTES = 200  # what surrounds the body of a request in a batch
 _MALFORMED = (AttributeError, LookupError, TypeError, ValueError)
+_GONE = (404, 410)  # of a batch or its replies: the provider no longer has them
+_NO_WAIT_MENDS = (lm15.AuthError, lm15.BillingError, lm15.InvalidRequestError)
 _POLICY = RetryPolicy()
 
 _asks_directly: ContextVar[bool] = ContextVar("asks_directly", default=False)
@@ -285,21 +287,10 @@ class BatchQueue:
             numbers[call.key] += 1
             named[f"{call.key}-{numbers[call.key]}"] = call
 
-        def pause(seconds: float) -> None:
-            self._closing.wait(seconds)
-
-        trying = Retrying(
-            stop=lambda state: self._closing.is_set() or _POLICY.gives_up(state),
-            retry=retry_if_exception(_POLICY.should_retry),
-            wait=_POLICY.wait_s,
-            sleep=pause,
-            reraise=True,
-        )
         try:
-            batch_id = trying(api.submit, {request: call.body for request, call in named.items()})
-        except (lm15.LM15Error, *_MALFORMED) as error:
-            what = f"a batch of {len(calls)} calls was not accepted: {_describe(error)}"
-            self._fail(calls, f"{api.model}: {what}; {_KEPT}")
+            batch_id = self._create(api, {request: call.body for request, call in named.items()})
+        except BatchError as error:
+            self._fail(calls, str(error))
             return
         batch = _Batch(BatchRecord(batch_id, api.model, tuple(named)), is_resumed=False, calls=named)
         self._journal.add(batch.record)  # before anybody waits: a killed run must not pay for it again
@@ -308,9 +299,53 @@ class BatchQueue:
         with self._changed:
             self._batches[batch_id] = batch
 
+    def _create(self, api: BatchApi, bodies: Mapping[str, JsonObject]) -> str:
+        """Create a batch and return its id; after a failed try that may have created it, look for it first.
+
+        Raises:
+            BatchError: the batch was not accepted, or it cannot be told if it was.
+        """
+        may_exist = False
+
+        def create(wanted: JsonObject) -> str:
+            nonlocal may_exist
+            if may_exist and (found := api.find(wanted)):
+                return found
+            may_exist = True
+            try:
+                return api.create(wanted)
+            except lm15.LM15Error as error:
+                may_exist = not was_refused(error)
+                raise
+
+        def should_retry(error: BaseException) -> bool:
+            return _POLICY.should_retry(error) and (api.lists_inputs or not may_exist)
+
+        def pause(seconds: float) -> None:
+            self._closing.wait(seconds)
+
+        trying = Retrying(
+            stop=lambda state: self._closing.is_set() or _POLICY.gives_up(state),
+            retry=retry_if_exception(should_retry),
+            # a batch that is still being created is not in the provider's list
+            wait=lambda state: _POLICY.wait_s(state) + self._gather_s,
+            sleep=pause,
+            reraise=True,
+        )
+        try:
+            return trying(create, trying(api.prepare, bodies))
+        except (lm15.LM15Error, *_MALFORMED) as error:
+            told = f"was not accepted: {_describe(error)}"
+            if may_exist:
+                told = (
+                    f"may have been created, and is not on record: {_describe(error)}; look for it in "
+                    f"{api.url}{api.path} or on the provider's website, and cancel it"
+                )
+            raise BatchError(f"{api.model}: a batch of {len(bodies)} calls {told}; {_KEPT}") from error
+
     def _poll(self, batch: _Batch) -> None:
         """Ask for a batch; if it has ended, hand out its replies."""
-        api, status = batch.api, BatchStatus("has no reply")
+        api, status, asked_s = batch.api, BatchStatus("has no reply"), 0.0
         if api is None:  # the run is ending
             return
         try:
@@ -319,19 +354,20 @@ class BatchQueue:
                 if status.has_ended:
                     batch.replies = api.replies(batch.record.key, status)
         except (lm15.LM15Error, *_MALFORMED) as error:
-            if isinstance(error, (lm15.AuthError, lm15.BillingError)):
+            if isinstance(error, lm15.LM15Error) and error.status in _GONE:
+                self._end_unfinished(batch, f"is lost: {_describe(error)}")
+                return
+            if isinstance(error, _NO_WAIT_MENDS):
                 # the batch goes on at the provider, and a later process may claim its calls there
                 with self._changed:
                     calls, batch.calls = list(batch.calls.values()), {}
                 what = f"batch {batch.record.key} cannot be asked for: {_describe(error)}"
                 self._fail(calls, f"{api.model}: {what}; mend this, and the same command waits for the batch")
                 return
-            if not _POLICY.should_retry(error):
-                self._end_unfinished(batch, f"is lost: {_describe(error)}")
-                return
             status = BatchStatus(f"cannot be asked now: {_describe(error)}")
+            asked_s = (error.retry_after or 0.0) if isinstance(error, lm15.LM15Error) else 0.0
         if batch.replies is None:
-            self._schedule(batch)
+            self._schedule(batch, asked_s)
             self._tell(batch, status.done, status.word.replace("_", " "))
             return
         if status.has_ended:
@@ -380,10 +416,11 @@ class BatchQueue:
                     call.reply.set_exception(BatchError(message))
                     self._has_unanswered = True
 
-    def _schedule(self, batch: _Batch) -> None:
+    def _schedule(self, batch: _Batch, asked_s: float = 0.0) -> None:
+        """Set the time of the next poll: not before the wait that the provider asked for."""
         grown_s = min(batch.poll_wait_s * _POLL_GROWTH, _LONGEST_POLL_S)
         batch.poll_wait_s = max(grown_s, self._first_poll_s)
-        batch.poll_at = time.monotonic() + batch.poll_wait_s
+        batch.poll_at = time.monotonic() + max(batch.poll_wait_s, asked_s)
 
     def _tell(self, batch: _Batch, done: int, word: str, *, is_last: bool = False) -> None:
         """Print the state of a batch: at its start and its end, and in between at growing intervals."""

@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -15,8 +14,9 @@ from contextvars import copy_context
 from pathlib import Path
 from typing import Any
 
+import fastapi
 import pytest
-from dspy.lm15 import Config, Message, Request
+from dspy.lm15 import Config, Message, Request, TransportError
 from fastapi.responses import JSONResponse, Response
 from rich.console import Console
 
@@ -26,7 +26,7 @@ from memory_program.core.errors import BatchError, ConfigError
 from memory_program.core.journal import Journal
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
-from memory_program.models.batch_api import OpenAIBatchApi
+from memory_program.models.batch_api import OpenAIBatchApi, was_refused
 from memory_program.models.batch_queue import BatchQueue
 from memory_program.models.factory import language_model
 from memory_program.models.usage import track_usage
@@ -329,6 +329,7 @@ class Odd(OpenAIBatchServer):
     [
         {"error": {"message": "upstream timed out"}},
         {"status": "in_progress", "request_counts": {"completed": None, "failed": None}},
+        {"message": "try again"},
         [],
     ],
 )
@@ -339,11 +340,113 @@ def test_a_batch_is_not_lost_by_an_odd_answer_about_it(state, tmp_path):
     assert server.sizes == [1]
 
 
-def test_a_state_that_cannot_be_read_is_told_with_its_batch(tmp_path):
+@pytest.mark.parametrize("errors", [["no room"], {"data": [{"message": "no room"}]}])
+def test_a_batch_that_failed_tells_why(errors, tmp_path):
     with Odd(reply=echo) as server, quick(tmp_path, []) as queue:
-        server.states = [{"status": "failed", "errors": ["no room"]}]
+        server.states = [{"status": "failed", "errors": errors}]
         (told,) = ask_all(queue, server, ["hello"])
-    assert re.search(r"batch \S+ is lost: AttributeError", told)
+    assert "batch batch_1 failed (no room); calls without a reply: 1" in told
+
+
+class Busy(OpenAIBatchServer):
+    """Asks for a long pause when a batch is asked for."""
+
+    is_busy = True
+
+    async def _state(self, batch_id: str) -> Response:
+        if self.is_busy:
+            self.polled += 1
+            return JSONResponse({"error": {"message": "Too many."}}, 429, headers={"retry-after": "180"})
+        return await super()._state(batch_id)
+
+
+def test_a_batch_is_not_lost_by_a_rate_limit_that_asks_for_a_long_pause(tmp_path):
+    said = list[str]()
+    with Busy(reply=echo) as server:
+        with quick(tmp_path, said) as queue:
+            waiting = threading.Thread(target=ask_all, args=[queue, server, ["a", "b"]])
+            waiting.start()
+            while not server.polled:
+                time.sleep(0.01)
+            time.sleep(0.3)  # ten polls, if the pause were not kept
+            assert (server.polled, waiting.is_alive()) == (1, True)
+            queue.abandon()
+            waiting.join()
+        server.is_busy = False
+        with quick(tmp_path, said) as queue:
+            assert ask_all(queue, server, ["a", "b"]) == ["you said a", "you said b"]
+        assert server.sizes == [2]
+
+
+class Gateway(BatchServer):
+    """Answers the first calls that create a batch with an error, and may pass them on all the same."""
+
+    errors: Sequence[tuple[int, bool]] = ()
+    """Of each: the status, and True if the batch is created."""
+
+    async def _create(self, request: fastapi.Request) -> Response:
+        errors, self.errors = self.errors[:1], self.errors[1:]
+        for status, is_created in errors:
+            if is_created:
+                await super()._create(request)
+            return JSONResponse({"error": {"message": "bad gateway"}}, status)
+        return await super()._create(request)
+
+
+class OpenAIGateway(Gateway, OpenAIBatchServer):
+    pass
+
+
+class AnthropicGateway(Gateway, AnthropicBatchServer):
+    pass
+
+
+@pytest.mark.parametrize(
+    "errors", [[(502, True)], [(502, False), (502, True)], [(502, False)], [(429, False)]]
+)
+def test_a_batch_whose_creation_got_no_reply_is_found_and_not_created_twice(errors, tmp_path):
+    with OpenAIGateway(reply=echo) as server, quick(tmp_path, []) as queue:
+        server.errors = errors
+        assert ask_all(queue, server, ["hello"]) == ["you said hello"]
+    assert server.sizes == [1]
+
+
+class Listless(OpenAIGateway):
+    """Does not list its batches."""
+
+    def _list(self, limit: int = 20) -> Response:
+        return JSONResponse({"detail": "Not Found"}, 404)
+
+
+@pytest.mark.parametrize(
+    ("kind", "model"),
+    [(Listless, "openai/gpt-4.1-mini"), (AnthropicGateway, "anthropic/claude-haiku-4-5")],
+)
+def test_a_batch_that_may_have_been_created_and_cannot_be_found_is_not_created_again(kind, model, tmp_path):
+    with kind(reply=echo) as server, quick(tmp_path, []) as queue:
+        server.errors = [(502, True)]
+        lm = language_model(model, api_base=server.url, batches=queue)
+        with pytest.raises(
+            BatchError, match=r"a batch of 1 calls may have been created, .*batches or on the"
+        ):
+            lm.engine.complete(question("hello", model))
+    assert server.sizes == [1]
+
+
+def test_a_batch_that_anthropic_did_not_take_is_created_later(tmp_path):
+    with AnthropicGateway(reply=echo) as server, quick(tmp_path, []) as queue:
+        server.errors = [(429, False), (529, False)]
+        lm = language_model(MODELS[AnthropicBatchServer], api_base=server.url, batches=queue)
+        reply = lm.engine.complete(question("hello", MODELS[AnthropicBatchServer]))
+    assert (reply.message.text, server.sizes) == ("you said hello", [1])
+
+
+def test_a_batch_cannot_have_been_created_if_no_connection_was_made():
+    api = OpenAIBatchApi("openai/m", "http://127.0.0.1:9/v1", None)
+    with pytest.raises(TransportError) as refused:
+        api.create({})
+    assert was_refused(refused.value)
+    assert not was_refused(TransportError("the connection was dropped"))
 
 
 def test_calls_fail_when_a_batch_cannot_be_recorded(tmp_path, monkeypatch):
