@@ -43,12 +43,14 @@ class KVCache:
         if rows > old_rows or columns > old_columns:
             rows = max(1 << (rows - 1).bit_length(), old_rows)
             columns = max(1 << (columns - 1).bit_length(), old_columns)
-            # zeros: padding has weight 0, but 0 times an uninitialised NaN would be NaN
+            # Zeros: padding has weight 0, but 0 times an uninitialised NaN would be NaN. One after the other,
+            # so that only one of them is there twice.
             keys_LNHDT = self.keys_LNHDT.new_zeros(layers, rows, heads, width, columns)
-            values_LNHTD = self.values_LNHTD.new_zeros(layers, rows, heads, columns, width)
             keys_LNHDT[:, :old_rows, ..., :old_columns] = self.keys_LNHDT
+            self.keys_LNHDT = keys_LNHDT
+            values_LNHTD = self.values_LNHTD.new_zeros(layers, rows, heads, columns, width)
             values_LNHTD[:, :old_rows, :, :old_columns] = self.values_LNHTD
-            self.keys_LNHDT, self.values_LNHTD = keys_LNHDT, values_LNHTD
+            self.values_LNHTD = values_LNHTD
 
     def clear(self) -> None:
         """Remove all rows and release their memory."""

@@ -7,6 +7,7 @@ Between this process and vLLM stands a small guard, this module run as a script:
 own processes, when its standard input closes. That also happens when this process is killed.
 """
 
+import argparse
 import atexit
 import contextlib
 import json
@@ -78,6 +79,28 @@ def lora_arguments(rank: int) -> list[str]:
     return ["--enable-lora", "--max-lora-rank", str(limit)]
 
 
+def gpu_share(default: float) -> float:
+    """Return the share of the GPU that a server takes: that of ``VLLM_ARGS``, if it has one.
+
+    Raises:
+        ModelError: ``VLLM_ARGS`` cannot be read.
+    """
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=default)
+    try:
+        known, _ = parser.parse_known_args(_user_arguments())
+    except argparse.ArgumentError as error:
+        raise ModelError(f"{_ARGUMENTS}: {error}") from error
+    return known.gpu_memory_utilization
+
+
+def _user_arguments() -> list[str]:
+    try:
+        return shlex.split(os.environ.get(_ARGUMENTS, ""))
+    except ValueError as error:
+        raise ModelError(f"{_ARGUMENTS} cannot be read ({error}): write it as in a shell") from error
+
+
 def stop_servers() -> None:
     """End all servers of this process."""
     with _lock:
@@ -111,10 +134,7 @@ class VllmServer:
                 f"{name!r} needs vLLM, and {what}: pip install 'memory-program[gpu]', or set {_EXECUTABLE} "
                 "to the vllm of another environment"
             )
-        try:
-            further = shlex.split(os.environ.get(_ARGUMENTS, ""))
-        except ValueError as error:
-            raise ModelError(f"{_ARGUMENTS} cannot be read ({error}): write it as in a shell") from error
+        further = _user_arguments()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port: int = free.getsockname()[1]

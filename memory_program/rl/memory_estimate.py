@@ -158,10 +158,15 @@ def _activations(shape: NetworkShape, optimizer: OptimizerSettings, stored: int)
 
 
 def _kv_cache(shape: NetworkShape, sampling: Sampling, stored: int) -> int:
-    """Return the bytes of keys and values while sampling: a rectangle of rows, and the prefix cache."""
+    """Return the bytes of keys and values while sampling.
+
+    They are a rectangle of rows, a quarter more while it is doubled, the prompts of the running calls, which
+    may all differ, and the prefix cache.
+    """
     used = sampling.concurrency, sampling.prompt_tokens + sampling.reply_tokens
     rows, columns = (1 << (n - 1).bit_length() for n in used)
-    tokens = rows * columns + min(_PREFIX_TOKENS, rows * sampling.prompt_tokens)
+    prompts = rows * sampling.prompt_tokens
+    tokens = rows * columns * 5 // 4 + prompts + min(_PREFIX_TOKENS, prompts)
     return tokens * 2 * shape.layers * shape.kv_heads * shape.head_width * stored
 
 

@@ -21,7 +21,7 @@ from memory_program.core.adapter_config import adapter_rank
 from memory_program.core.checkpoints import LogEntry
 from memory_program.inference.engine import default_device, default_slots, fast_dtype, loaded_dtype
 from memory_program.inference.loading import read_network_shape, stacked_adapters
-from memory_program.inference.vllm_server import lora_arguments, serve_model
+from memory_program.inference.vllm_server import gpu_share, lora_arguments, serve_model
 from memory_program.models.factory import (
     AdaptiveLimiter,
     check_model,
@@ -115,14 +115,16 @@ def complete_training(
         return filled
     loaded_bytes = 2 if loaded_dtype(device, shape.parameters) == "bfloat16" else 4
     optimizer = filled.optimizer if isinstance(filled, FineTuneConfig) else filled.trainer.optimizer
-    weight_bytes = 4 if needs_float32(optimizer) else loaded_bytes
+    # of adapters: the estimate knows that full tuning needs float32
+    weight_bytes = 4 if optimizer.bf16 is False else loaded_bytes
     if isinstance(filled, FineTuneConfig):
         say(check_memory(shape, filled.optimizer, free, weight_bytes=weight_bytes))
         return filled
     reads = filled.writer if filled.parts[0] == "reader" else filled.reader
     frozen = read_network_shape(model_source(reads)) if is_local(reads) else None
     if device == "cuda" and filled.sampler == "vllm" and filled.sampler_url is None:
-        free -= int(torch.cuda.mem_get_info()[1] * _VLLM_GPU_SHARE)  # vLLM takes a share of the whole GPU
+        taken = gpu_share(default=_VLLM_GPU_SHARE)  # of the whole GPU, not of what is free
+        free -= int(torch.cuda.mem_get_info()[1] * taken)
     sampling = None
     if not filled.samples_on_vllm:
         sampling = Sampling(

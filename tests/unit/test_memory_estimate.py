@@ -121,12 +121,15 @@ def test_a_training_that_cannot_fit_is_refused_with_the_smallest_change(changes,
     assert advice in text.splitlines()[-1]
 
 
-@pytest.mark.parametrize(("flags", "weight_bytes", "free"), [
-    ({"bf16": True}, 2, 60), ({"bf16": False}, 4, 60), ({"sampler": "vllm", "bf16": True}, 2, 24),
+@pytest.mark.parametrize(("flags", "vllm_args", "weight_bytes", "free"), [
+    ({"bf16": True}, "", 2, 60), ({"bf16": False}, "", 4, 60), ({"bf16": True, "tuning": "full"}, "", 2, 60),
+    ({"sampler": "vllm", "bf16": True}, "", 2, 24),
+    ({"sampler": "vllm", "bf16": True}, "--max-model-len 9000 --gpu-memory-utilization=0.3", 2, 36),
 ])  # fmt: skip
 def test_the_memory_is_that_of_the_format_that_is_loaded_beside_the_share_of_vllm(
-    monkeypatch, tmp_path, flags, weight_bytes, free
+    monkeypatch, tmp_path, flags, vllm_args, weight_bytes, free
 ):
+    monkeypatch.setenv("VLLM_ARGS", vllm_args)
     for name, value in (
         ("default_device", lambda: "cuda"), ("fast_dtype", lambda _: "bfloat16"),
         ("loaded_dtype", lambda *_: "bfloat16"), ("read_network_shape", lambda _: QWEN_3B),
@@ -145,6 +148,13 @@ def test_the_memory_is_that_of_the_format_that_is_loaded_beside_the_share_of_vll
         TrainConfig(model=f"local:{tmp_path}", **flags), "rl", lambda line: None
     )
     assert given == [(weight_bytes, 2, free)]
+
+
+def test_the_kv_cache_holds_the_prompts_and_what_grows_beside_its_rectangle():
+    """The largest sum that a decoder of random prompts reached: see LOG.md, 2026-11-30."""
+    per_token = 2 * QWEN_3B.layers * QWEN_3B.kv_heads * QWEN_3B.head_width * 2
+    found = estimate_memory(QWEN_3B, settings(), weight_bytes=2, sampling=Sampling(32, 1500, 500))
+    assert found.kv_cache / per_token == 1.25 * 32 * 2048 + 32 * 1500 + 16_384
 
 
 def test_fine_tuning_has_no_reference_and_no_kv_cache():
