@@ -282,7 +282,15 @@ class _ArchiveIndex:
         if self.dense is not None:
             self.lines = [f"{p.turn.speaker}: {p.part}" if p.part else p.turn.line for p in self.passages]
             self.dense.add(self.lines[len(self.dense) :])
-            self.vectors = _with_neighbours(self.dense.vectors, self.session_at)
+            # to each vector come those of the passage's neighbours in its session; then all get unit length
+            vectors, session_at = self.dense.vectors, self.session_at
+            summed = np.zeros_like(vectors)
+            for offset, weight in _LINE_WEIGHTS.items():
+                places = np.clip(np.arange(len(vectors)) + offset, 0, max(len(vectors) - 1, 0))
+                is_near = (places - np.arange(len(vectors)) == offset) & (session_at[places] == session_at)
+                summed += weight * is_near[:, None] * vectors[places]
+            lengths = np.linalg.norm(summed, axis=1, keepdims=True)
+            self.vectors = (summed / np.where(lengths == 0, 1, lengths)).astype(np.float32)
             self.lengths = np.minimum([count_words(line) / _FULL_LENGTH for line in self.lines], 1.0)
 
 
@@ -329,18 +337,6 @@ def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:
                 document += lines[place + offset] * weight
         documents.append(document)
     return documents
-
-
-def _with_neighbours(vectors: NDArray[np.float32], session_at: NDArray[np.intp]) -> NDArray[np.float32]:
-    """Add to the vector of each passage those of its neighbours in its session, at unit length."""
-    summed = np.zeros_like(vectors)
-    for offset, weight in _LINE_WEIGHTS.items():
-        places = np.arange(len(vectors)) + offset
-        places = np.clip(places, 0, max(len(vectors) - 1, 0))
-        is_near = (places - np.arange(len(vectors)) == offset) & (session_at[places] == session_at)
-        summed += weight * is_near[:, None] * vectors[places]
-    lengths = np.linalg.norm(summed, axis=1, keepdims=True)
-    return (summed / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 class _BM25:

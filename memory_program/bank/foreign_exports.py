@@ -8,6 +8,7 @@ fields are those that the systems' documentation named in November 2026. Others 
 import json
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -199,12 +200,6 @@ def _read_zep_edges(document: object) -> ForeignExport:
     )
 
 
-def _read_letta_passages(document: object) -> ForeignExport:
-    passages = _validate(list[_LettaPassage], document)
-    drafts = [draft for one in passages for draft in _make_drafts(one.text, f"letta:{one.id}")]
-    return ForeignExport("Letta", drafts)
-
-
 def _read_letta_file(document: object) -> ForeignExport:
     file = _validate(_LettaFile, document)
     blocks = [block for block in [*file.blocks, *file.core_memory] if block.value.strip()]
@@ -312,22 +307,16 @@ def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
         for one in messages:
             text = one.content if isinstance(one.content, str) else _join_text(one.content or [])
             role = one.role_type or one.role
-            text = _unwrap_letta(text or one.text or "") if role == "user" else text or one.text or ""
+            text = text or one.text or ""
+            if role == "user":  # Letta packs messages as JSON; its own events have no words
+                with suppress(ValueError, RecursionError):
+                    packed = json.loads(text)
+                    if isinstance(packed, dict) and "type" in packed:
+                        said = packed.get("message")
+                        text = said if packed["type"] == "user_message" and isinstance(said, str) else ""
             turns += _say(turns, role, text, one.created_at, one.name)
         talks.append(turns)
     return [talk for talk in talks if talk]
-
-
-def _unwrap_letta(text: str) -> str:
-    """Return the words in a message that Letta packed as JSON; its own events have none."""
-    try:
-        packed = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(packed, dict) or "type" not in packed:
-        return text
-    said = packed.get("message")
-    return said if packed["type"] == "user_message" and isinstance(said, str) else ""
 
 
 def _join_text(parts: Iterable[dict[str, Any]]) -> str:
@@ -375,6 +364,17 @@ _READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
             "Zep", talks=_talks([_validate(list[_Message], _items(thread, "messages"))])
         ),
     ),
-    ({"text", "id"}, "Letta", _read_letta_passages),
+    (
+        {"text", "id"},
+        "Letta",
+        lambda passages: ForeignExport(
+            "Letta",
+            [
+                draft
+                for one in _validate(list[_LettaPassage], passages)
+                for draft in _make_drafts(one.text, f"letta:{one.id}")
+            ],
+        ),
+    ),
 )
 """The keys of a document, or of the first item of a list, that tell its origin."""

@@ -269,7 +269,14 @@ def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three."""
+    """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three.
+
+    ``in two days`` is no date if its clause denies something: ``we haven't talked in two days``.
+    """
+    if match[0].lower().startswith("in "):
+        before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
+        if _DENIAL.search(_CLAUSE_END.split(before)[-1]):
+            return None
     words, unit = match["count"].lower(), match["unit"].lower()
     sign, side = (-1, "before") if match.groupdict().get("ago") else (1, "after")
     shift, word = sign * number_from_words(words), words.removeprefix("a ").removesuffix(" of")
@@ -288,12 +295,6 @@ def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     if span is None or not is_vague:
         return span
     return DateSpan(span.first, span.last, f"{phrase} {format_month(anchor) if is_month else anchor.year}")
-
-
-def _period_to_come(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``in two days``, unless its clause denies something: ``we haven't talked in two days``."""
-    before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
-    return None if _DENIAL.search(_CLAUSE_END.split(before)[-1]) else _period_at_offset(match, anchor)
 
 
 def number_from_words(words: str) -> int:
@@ -337,7 +338,7 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         ),
         (r"this (?:morning|afternoon|evening)", _relative_day),
         (rf"{COUNT} {_UNIT} (?P<ago>ago|back)", _period_at_offset),
-        (rf"in {COUNT} {_UNIT}", _period_to_come),
+        (rf"in {COUNT} {_UNIT}", _period_at_offset),
         (rf"{COUNT} {_UNIT} from now", _period_at_offset),
         (rf"{WHICH} (?P<unit>weekend|week|month|year)(?! of\b)", _adjacent_period),  # "the last week of May"
         (rf"{WHICH} {WEEKDAY}", relative_weekday),
