@@ -284,11 +284,9 @@ def check_output_file(path: Path, name: str) -> Path:
     return path
 
 
-def _check_output_field(path: Path, setting: ValidationInfo) -> Path:
-    return check_output_file(path, str(setting.field_name))
-
-
-OutputFile = Annotated[Path, AfterValidator(_check_output_field)]
+OutputFile = Annotated[
+    Path, AfterValidator(lambda path, setting: check_output_file(path, str(setting.field_name)))
+]
 """The type of a setting that names a file to write."""
 
 

@@ -55,8 +55,20 @@ class StoryTeller:
                 value = self._vocabulary.draw(vocabulary)
                 if value is not None:
                     book.say(book.other(book.turns[-1].speaker), fill_template(text, {vocabulary: value}))
+            again = None
             if self._rng.random() < 0.12:
-                self._restate(book)
+                again = self._choose_earlier_fact(self.timeline.live_pool, book)
+            if again is not None and again.schema.statements and not again.is_overdue(book.today):
+                # Something known is said again, by its speaker or by the other: there is nothing to do.
+                body = self._undated_statement(again)
+                if self._rng.random() < 0.5:
+                    book.say(again.speaker, build_sentence(self._rng.choice(small_talk.REMINDERS), body))
+                else:
+                    listener = book.other(again.speaker)
+                    recall = self._rng.choice(small_talk.RECALLS).format(body=to_second_person(body))
+                    book.say(listener, recall, is_news=False)
+                    confirmation = self._rng.choice(small_talk.CONFIRMATIONS).format(other=listener)
+                    book.say(again.speaker, confirmation, is_news=False)
         book.say_goodbye()
 
     # -- something new ---------------------------------------------------------------------------
@@ -156,23 +168,6 @@ class StoryTeller:
         return new or old
 
     # -- nothing new -----------------------------------------------------------------------------
-
-    def _restate(self, book: SessionBuilder) -> None:
-        """Let something known be said again, by its speaker or by the other: there is nothing to do."""
-        fact = self._choose_earlier_fact(self.timeline.live_pool, book)
-        if fact is None or not fact.schema.statements or fact.is_overdue(book.today):
-            return
-        body = self._undated_statement(fact)
-        if self._rng.random() < 0.5:
-            book.say(fact.speaker, build_sentence(self._rng.choice(small_talk.REMINDERS), body))
-            return
-        listener = book.other(fact.speaker)
-        book.say(
-            listener, self._rng.choice(small_talk.RECALLS).format(body=to_second_person(body)), is_news=False
-        )
-        book.say(
-            fact.speaker, self._rng.choice(small_talk.CONFIRMATIONS).format(other=listener), is_news=False
-        )
 
     # -- inside ----------------------------------------------------------------------------------
 

@@ -83,6 +83,18 @@ class Workers:
             print_plain(self.console, f"{label}: {to_do} of {total} to do")
         if not tasks:
             return
+
+        def run_task(task: Callable[[], None]) -> None:
+            if self.should_stop:
+                return
+            assert self._progress is not None, "only tasks of a running stage run"
+            try:
+                with dspy_history_disabled(), track_usage(self._progress.add_call):
+                    task()
+            except BaseException:
+                self._stop.set()  # at once, not only when the stage notices: the next task may cost money
+                raise
+
         self.limits.begin_stage(first_items)
         self._stop.clear()
         with _StageProgress(
@@ -90,7 +102,7 @@ class Workers:
         ) as self._progress:
             pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker")
             try:
-                for future in as_completed([pool.submit(self._run_task, task) for task in tasks]):
+                for future in as_completed([pool.submit(run_task, task) for task in tasks]):
                     future.result()
             except BaseException:
                 if self._batches is not None:
@@ -99,17 +111,6 @@ class Workers:
             finally:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
-
-    def _run_task(self, task: Callable[[], None]) -> None:
-        if self.should_stop:
-            return
-        assert self._progress is not None, "only tasks of a running stage run"
-        try:
-            with dspy_history_disabled(), track_usage(self._progress.add_call):
-                task()
-        except BaseException:
-            self._stop.set()  # at once, not only when the stage notices: the next task may cost money
-            raise
 
     def report_item(
         self,
