@@ -87,7 +87,21 @@ class StoryTeller:
             sources = (slipped, self._say_correction(book, fact, small_talk.CORRECTION_OPENERS, body, wrong))
             evidence = sources
         else:
-            sources, evidence = self._say_fact(book, fact)
+            # A fact is said in one of its ways; the evidence are the turns that suffice.
+            schema, values, chance = fact.schema, fact.utterance_values, self._rng.random()
+            exchanges = (*schema.asked, *schema.elliptical_exchanges)
+            if schema.shown and chance < 0.4:
+                text, caption = (fill_template(part, values) for part in self._rng.choice(schema.shown))
+                sources = evidence = (book.say(fact.speaker, build_sentence("", text), caption),)
+            elif exchanges and chance > 0.75:
+                question, reply = exchange = self._rng.choice(exchanges)
+                asked = book.say(book.other(fact.speaker), fill_template(question, values))
+                answer = book.say(fact.speaker, build_sentence("", fill_template(reply, values)))
+                sources = (asked, answer)
+                evidence = sources if exchange in schema.elliptical_exchanges else (answer,)
+            else:
+                text = fill_template(self._rng.choice(schema.statements), values)
+                sources = evidence = (book.state(fact.speaker, text),)
         fact = self.timeline.begin(replace(fact, evidence=evidence), sources)
         if fact.schema.implied_schema:
             also = Fact(
@@ -95,24 +109,6 @@ class StoryTeller:
             )
             self.timeline.mark_uncorrectable(self.timeline.begin(replace(also, evidence=evidence), sources))
         return fact
-
-    def _say_fact(self, book: SessionBuilder, fact: Fact) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Let a fact be said in one of its ways; give the turns that say it and those that suffice."""
-        schema, values, chance = fact.schema, fact.utterance_values, self._rng.random()
-        if schema.shown and chance < 0.4:
-            text, caption = self._rng.choice(schema.shown)
-            turn = book.say(
-                fact.speaker, build_sentence("", fill_template(text, values)), fill_template(caption, values)
-            )
-            return (turn,), (turn,)
-        exchanges = (*schema.asked, *schema.elliptical_exchanges)
-        if exchanges and chance > 0.75:
-            question, reply = exchange = self._rng.choice(exchanges)
-            asked = book.say(book.other(fact.speaker), fill_template(question, values))
-            answer = book.say(fact.speaker, build_sentence("", fill_template(reply, values)))
-            return (asked, answer), (asked, answer) if exchange in schema.elliptical_exchanges else (answer,)
-        turn = book.state(fact.speaker, fill_template(self._rng.choice(schema.statements), values))
-        return (turn,), (turn,)
 
     # -- something wrong, set right --------------------------------------------------------------
 
