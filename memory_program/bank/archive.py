@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from locomo.types import Session, Turn, without_day
 from memory_program.bank.dates.date_span import format_day
-from memory_program.bank.dense import DenseIndex, TokenFunction, hybrid_scores
+from memory_program.bank.dense import DenseIndex, hybrid_scores
 from memory_program.bank.passages import count_words, split_passages
 from memory_program.bank.stems import find_named, split_words, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
@@ -164,7 +164,33 @@ class Archive:
         index = self._current_index()
         scores, found = self._score_passages(index, query)
         if index.dense is not None and index.dense.embed_tokens is not None and len(found):
-            _rerank(index, index.dense.embed_tokens, query, scores, found)
+            # add to the scores of the best passages what late interaction finds
+            ranked: list[int] = found[np.argsort(-scores[found], kind="stable")][:_RERANKED].tolist()
+            near = {
+                place: [
+                    (place + offset, weight)
+                    for offset, weight in _NEAR_TOKENS.items()
+                    if 0 <= place + offset < len(index.lines)
+                    and index.session_at[place + offset] == index.session_at[place]
+                ]
+                for place in ranked
+            }
+            places = sorted({other for others in near.values() for other, _ in others})
+            asked, *said = index.dense.embed_tokens(
+                [without_day(query), *(index.lines[place] for place in places)]
+            )
+            if len(asked):  # else the query has no word
+                similarity = {
+                    place: (asked @ tokens.T).max(axis=1) for place, tokens in zip(places, said, strict=True)
+                }
+                late = np.array(
+                    [
+                        np.max([weight * similarity[other] for other, weight in near[place]], axis=0).mean()
+                        for place in ranked
+                    ]
+                )
+                late -= late.min()
+                scores[ranked] += _RERANK_WEIGHT * late / (late.max() or 1.0)
         best: dict[int, ScoredTurn] = {}
         for place in found[np.argsort(-scores[found], kind="stable")].tolist():
             session, turn_place, part, turn, _ = index.passages[place]
@@ -292,39 +318,6 @@ class _ArchiveIndex:
             lengths = np.linalg.norm(summed, axis=1, keepdims=True)
             self.vectors = (summed / np.where(lengths == 0, 1, lengths)).astype(np.float32)
             self.lengths = np.minimum([count_words(line) / _FULL_LENGTH for line in self.lines], 1.0)
-
-
-def _rerank(
-    index: _ArchiveIndex,
-    embed_tokens: TokenFunction,
-    query: str,
-    scores: NDArray[np.float64],
-    found: NDArray[np.intp],
-) -> None:
-    """Add to the scores of the best passages what late interaction finds."""
-    best: list[int] = found[np.argsort(-scores[found], kind="stable")][:_RERANKED].tolist()
-    near = {
-        place: [
-            (place + offset, weight)
-            for offset, weight in _NEAR_TOKENS.items()
-            if 0 <= place + offset < len(index.lines)
-            and index.session_at[place + offset] == index.session_at[place]
-        ]
-        for place in best
-    }
-    places = sorted({other for others in near.values() for other, _ in others})
-    asked, *said = embed_tokens([without_day(query), *(index.lines[place] for place in places)])
-    if not len(asked):
-        return  # a query without a word
-    similarity = {place: (asked @ tokens.T).max(axis=1) for place, tokens in zip(places, said, strict=True)}
-    late = np.array(
-        [
-            np.max([weight * similarity[other] for other, weight in near[place]], axis=0).mean()
-            for place in best
-        ]
-    )
-    late -= late.min()
-    scores[best] += _RERANK_WEIGHT * late / (late.max() or 1.0)
 
 
 def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:

@@ -7,7 +7,7 @@ fields are those that the systems' documentation named in November 2026. Others 
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -96,7 +96,24 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
     for session in told:
         if session.turns:
             begun.setdefault(session.turns[0].text, []).append(session)
-    talks = [rest for talk in found.talks if (rest := talk[_count_known(talk, begun) :])]
+    talks = list[Sequence[SpokenTurn]]()
+    for talk in found.talks:
+        # A session begins with a turn of the same time and text. A turn whose time is the clock's has another
+        # time at each import: there all texts of the session must be those of the talk.
+        first_timed = next((place for place, turn in enumerate(talk) if turn.has_own_time), len(talk))
+        start = 0  # of what is in no session yet
+        while start < len(talk):
+            longest, rest = 0, talk[start:]
+            for session in begun.get(rest[0].text, ()):
+                pairs = zip(session.turns, rest, strict=False)
+                same = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
+                is_whole = same == min(len(session.turns), len(rest))
+                if session.date_time == rest[0].time if start >= first_timed else is_whole:
+                    longest = max(longest, same)
+            if not longest:
+                talks.append(rest)
+                break
+            start += longest
     if space.bank.version > space.saved.version:
         store.save(space)
     for talk in sorted(talks, key=lambda talk: talk[0].time):
@@ -104,28 +121,6 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
         buffer.add(namespace, talk, ends=True)
     skipped = len(found.drafts) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
     return ImportCounts(len(drafts), sum(map(len, talks)), skipped)
-
-
-def _count_known(talk: Sequence[SpokenTurn], begun: Mapping[str, Sequence[Session]]) -> int:
-    """Count the turns at the start of a talk that are in sessions, which are given by their first text.
-
-    A session begins with a turn of the same time and text. A turn whose time is the clock's has another time
-    at each import: there all texts of the session must be those of the talk.
-    """
-    first_timed = next((place for place, turn in enumerate(talk) if turn.has_own_time), len(talk))
-    known = 0
-    while known < len(talk):
-        longest, rest = 0, talk[known:]
-        for session in begun.get(rest[0].text, ()):
-            pairs = zip(session.turns, rest, strict=False)
-            same = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
-            is_whole = same == min(len(session.turns), len(rest))
-            if session.date_time == rest[0].time if known >= first_timed else is_whole:
-                longest = max(longest, same)
-        if not longest:
-            break
-        known += longest
-    return known
 
 
 # -- memories ----------------------------------------------------------------------------------------
