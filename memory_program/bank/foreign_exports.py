@@ -264,6 +264,17 @@ class _ClaudeTalk(BaseModel):
     chat_messages: list[_ClaudeMessage]
     created_at: datetime | None = None
 
+    def spoken(self) -> list[_Message]:
+        """Return the messages in the form of the other systems."""
+        return [
+            _Message(
+                role=one.sender,
+                content=one.text or one.content,
+                created_at=one.created_at or self.created_at,
+            )
+            for one in self.chat_messages
+        ]
+
 
 def _read_chatgpt(document: object) -> ForeignExport:
     talks, without_text = list[list[SpokenTurn]](), 0
@@ -278,21 +289,6 @@ def _read_chatgpt(document: object) -> ForeignExport:
         talks.append(turns)
     left_out = {"messages without text": without_text}
     return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk], left_out=left_out)
-
-
-def _read_claude(document: object) -> ForeignExport:
-    talks = [
-        [
-            _Message(
-                role=one.sender,
-                content=one.text or one.content,
-                created_at=one.created_at or talk.created_at,
-            )
-            for one in talk.chat_messages
-        ]
-        for talk in _validate(list[_ClaudeTalk], document)
-    ]
-    return ForeignExport("Claude", talks=_talks(talks))
 
 
 def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
@@ -345,7 +341,13 @@ def _validate(kind: type[_T], content: object) -> _T:
 
 _READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
     ({"mapping"}, "ChatGPT", _read_chatgpt),
-    ({"chat_messages"}, "Claude", _read_claude),
+    (
+        {"chat_messages"},
+        "Claude",
+        lambda talks: ForeignExport(
+            "Claude", talks=_talks(talk.spoken() for talk in _validate(list[_ClaudeTalk], talks))
+        ),
+    ),
     ({"results"}, "mem0", _read_mem0),
     ({"memory", "id"}, "mem0", _read_mem0),
     ({"edges"}, "Zep", _read_zep_edges),

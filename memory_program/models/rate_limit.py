@@ -233,7 +233,18 @@ class RateLimitedEngine:
                             # as when a router wakes a model: it may pass, and a second one is taken
                             raise lm15.ServerError("the reply is empty")
         except Exception as error:
-            self._note_retries(error, tries)
+            if isinstance(error, lm15.LM15Error):
+                # the client's advice to retry gives way to what was done about the error
+                error.message = error.message.partition("\n\n")[0]
+                asked_s, longest_s = _retry_after_s(error), self.retries.max_retry_after_s
+                if asked_s is not None and asked_s > longest_s:
+                    error.message += (
+                        f" (asked to wait {asked_s:g} s, more than the {longest_s:g} s a call waits: "
+                        "run it again later, or with a lower concurrency)"
+                    )
+                elif tries > 1:
+                    error.message += f" (tried {tries} times)"
+                error.args = (error.message,)  # str() of some of these errors reads one, of some the other
             redact_error(error)
             message = error.message if isinstance(error, lm15.LM15Error) else str(error)
             usage = Usage(calls=1, seconds=seconds, retries=max(0, tries - 1), failed_calls=1)
@@ -251,21 +262,6 @@ class RateLimitedEngine:
             is_repetitive = is_repetitive or bool(texts and find_repetition(texts[-1]))
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
-
-    def _note_retries(self, error: Exception, tries: int) -> None:
-        """Replace the client's advice to retry by what was done about the error."""
-        if not isinstance(error, lm15.LM15Error):
-            return
-        error.message = error.message.partition("\n\n")[0]
-        asked_s, longest_s = _retry_after_s(error), self.retries.max_retry_after_s
-        if asked_s is not None and asked_s > longest_s:
-            error.message += (
-                f" (asked to wait {asked_s:g} s, more than the {longest_s:g} s a call waits: "
-                "run it again later, or with a lower concurrency)"
-            )
-        elif tries > 1:
-            error.message += f" (tried {tries} times)"
-        error.args = (error.message,)  # str() of some of these errors reads one, of some the other
 
     def _token_usage(self, response: lm15.Response, model: str) -> Usage:
         """Price the tokens that the server reports."""
