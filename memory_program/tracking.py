@@ -188,19 +188,8 @@ class RunTracker:
             for points in curves:
                 self._log_points(points)
             self._log(self._run_id, run)
-            if program is not None:  # without its models
-                for name in ("dspy.primitives.base_module", "dspy.dsp.utils.settings"):
-                    logging.getLogger(name).setLevel(
-                        logging.ERROR
-                    )  # they warn of the pickle that MLflow writes
-                mlflow = import_mlflow()
-                mlflow.set_tracking_uri(self.uri)
-                with mlflow.start_run(run_id=self._run_id):
-                    # MLflow would load the program again to find its requirements
-                    required = [f"dspy=={version('dspy')}"]
-                    mlflow.dspy.log_model(
-                        program, name="program", pip_requirements=required, use_dspy_model_save=True
-                    )
+            if program is not None:
+                self._log_program(program)
             self._end("FINISHED")
             self._write_receipt(run, digest)
 
@@ -427,6 +416,19 @@ class RunTracker:
     def _log_metrics(self, run_id: str, metrics: Mapping[str, float], step: int) -> None:
         metric, now = import_mlflow().entities.Metric, time.time_ns() // 1_000_000
         self._client.log_batch(run_id, [metric(name, value, now, step) for name, value in metrics.items()])
+
+    def _log_program(self, program: object) -> None:
+        """Log a DSPy program with the run, without its models."""
+        for name in ("dspy.primitives.base_module", "dspy.dsp.utils.settings"):
+            logging.getLogger(name).setLevel(logging.ERROR)  # they warn of the pickle that MLflow writes
+        mlflow = import_mlflow()
+        mlflow.set_tracking_uri(self.uri)
+        with mlflow.start_run(run_id=self._run_id):
+            # MLflow would load the program again to find its requirements
+            required = [f"dspy=={version('dspy')}"]
+            mlflow.dspy.log_model(
+                program, name="program", pip_requirements=required, use_dspy_model_save=True
+            )
 
 
 def mark_killed(uri: str, run_id: str, process: str) -> None:
