@@ -58,28 +58,11 @@ class GrammarCompiler:
             vocabulary: the number of logits, which may exceed that of the tokens.
             stop_id: a token that ends a reply.
         """
+        self._tokenizer = tokenizer
+        self._vocabulary = vocabulary
+        self._stop_id = stop_id
         self._compiled_tokenizer: LLTokenizer | None = None
-
-        @lru_cache(_CACHED_SCHEMAS)
-        def compile_schema(schema: str) -> LLMatcher:
-            """Compile a JSON schema, and before the first one the tokenizer."""
-            compact: Any = {"whitespace_flexible": False}  # Any: the type of this argument is not exported
-            grammar = LLMatcher.grammar_from_json_schema(schema, overrides=compact)
-            if self._compiled_tokenizer is None:
-                longest = max(map(len, tokenizer.get_vocab()))
-                if not isinstance(tokenizer, PreTrainedTokenizerFast) or longest > _MAX_TOKEN_CHARACTERS:
-                    raise _unsupported(
-                        f"the tokenizer of this model ({type(tokenizer).__name__}, longest token {longest} "
-                        "characters) cannot be used with a grammar: leave response_format out, or take "
-                        "another model"
-                    )
-                self._compiled_tokenizer = from_tokenizer(tokenizer, n_vocab=vocabulary, eos_token=stop_id)
-            matcher = LLMatcher(self._compiled_tokenizer, grammar, log_level=0)
-            if problem := matcher.get_error():
-                raise _unsupported(f"this JSON schema cannot be a grammar ({problem}): {schema[:200]}")
-            return matcher
-
-        self._compile = compile_schema
+        self._compile = lru_cache(_CACHED_SCHEMAS)(self._compile_schema)
         self._lock = threading.Lock()
 
     def begin_reply(self, response_format: Mapping[str, Any]) -> ReplyGrammar:
@@ -91,6 +74,27 @@ class GrammarCompiler:
         schema = response_format.get("schema", {"type": "object"})
         with self._lock:
             return ReplyGrammar(self._compile(json.dumps(schema)).deep_copy())
+
+    def _compile_schema(self, schema: str) -> LLMatcher:
+        """Compile a JSON schema, and before the first one the tokenizer."""
+        compact: Any = {"whitespace_flexible": False}  # Any: the type of this argument is not exported
+        grammar = LLMatcher.grammar_from_json_schema(schema, overrides=compact)
+        if self._compiled_tokenizer is None:
+            tokenizer = self._tokenizer
+            longest = max(map(len, tokenizer.get_vocab()))
+            if not isinstance(tokenizer, PreTrainedTokenizerFast) or longest > _MAX_TOKEN_CHARACTERS:
+                raise _unsupported(
+                    f"the tokenizer of this model ({type(tokenizer).__name__}, longest token {longest} "
+                    "characters) cannot be used with a grammar: leave response_format out, or take another "
+                    "model"
+                )
+            self._compiled_tokenizer = from_tokenizer(
+                tokenizer, n_vocab=self._vocabulary, eos_token=self._stop_id
+            )
+        matcher = LLMatcher(self._compiled_tokenizer, grammar, log_level=0)
+        if problem := matcher.get_error():
+            raise _unsupported(f"this JSON schema cannot be a grammar ({problem}): {schema[:200]}")
+        return matcher
 
 
 def _unsupported(problem: str) -> lm15.UnsupportedFeatureError:

@@ -241,16 +241,7 @@ class AnswerPhase:
         self._memories: dict[str, MemorySpace] = {}  # of the conversations of a window, by fingerprint
         self._rolled_in: set[str] = set()  # by this process
         self._validation: list[AskedQuestion] | None = None
-
-        def roll_in_window(conversations: Sequence[Conversation], _window: int) -> list[list[MemorySpace]]:
-            """Keep the memories of the conversations of a window; their writer does not change."""
-            unique = list({c.fingerprint: c for c in conversations}.values())
-            spaces = zip(unique, self._remember(unique), strict=True)
-            self._memories = {c.fingerprint: space for c, space in spaces}
-            # an episode's own memory, the one before its session, is not used
-            return [[self._memories[c.fingerprint]] * len(c.sessions) for c in conversations]
-
-        self.curriculum = Curriculum(trainset, settings, self._seed, roll_in_window)
+        self.curriculum = Curriculum(trainset, settings, self._seed, self._roll_in)
 
     def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
         """Sample and score the answers of a step: several to each question of each of its episodes."""
@@ -323,6 +314,14 @@ class AnswerPhase:
                 by_question = by_conversation.setdefault(one.question.conversation_id, {})
                 by_question[one.question.question_id] = value
         return ValidationResult.from_scores(by_conversation, self._valset)
+
+    def _roll_in(self, conversations: Sequence[Conversation], _window: int) -> list[list[MemorySpace]]:
+        """Keep the memories of the conversations of a window; their writer does not change."""
+        unique = list({c.fingerprint: c for c in conversations}.values())
+        spaces = zip(unique, self._remember(unique), strict=True)
+        self._memories = {c.fingerprint: space for c, space in spaces}
+        # an episode's own memory, the one before its session, is not used
+        return [[self._memories[c.fingerprint]] * len(c.sessions) for c in conversations]
 
     def _remember(self, conversations: Sequence[Conversation]) -> list[MemorySpace]:
         """Write the memories of whole conversations, unless they are in the database.

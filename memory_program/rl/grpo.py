@@ -252,19 +252,7 @@ class _RolloutPhase:
         reader = student.reader.deepcopy()
         reader.set_lm(memoized(get_reader_lm(student)))
         self._grader = Grader(reader, grpo.metric, grpo.rule, settings.concurrency, self._greedy.writer)
-
-        def roll_in_window(conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
-            """Remember the conversations of a window with the current weights."""
-            names = [self._window_name(c, window) for c in conversations]
-            by_name = dict(zip(names, conversations, strict=True))  # one may come twice
-            for name in by_name.keys() - self._rolled_in:  # an earlier run may have had failed calls
-                rewind_failed_sessions(self._store, name)
-            self._rolled_in |= by_name.keys()
-            tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
-            spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
-            return [spaces[name] for name in names]
-
-        self.curriculum = Curriculum(trainset, settings, self._seed, roll_in_window)
+        self.curriculum = Curriculum(trainset, settings, self._seed, self._roll_in)
 
     def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
         """Sample, grade and credit the rollouts of a step, those of one episode next to each other."""
@@ -333,6 +321,17 @@ class _RolloutPhase:
     def _window_name(self, conversation: Conversation, window: int) -> str:
         return memory_namespace(conversation, self._resume_settings, "window", window)
 
+    def _roll_in(self, conversations: Sequence[Conversation], window: int) -> list[list[MemorySpace]]:
+        """Remember the conversations of a window with the current weights."""
+        names = [self._window_name(c, window) for c in conversations]
+        by_name = dict(zip(names, conversations, strict=True))  # one may come twice
+        for name in by_name.keys() - self._rolled_in:  # an earlier run may have had failed calls
+            rewind_failed_sessions(self._store, name)
+        self._rolled_in |= by_name.keys()
+        tasks = [partial(roll_in, self._greedy, c, self._store, name) for name, c in by_name.items()]
+        spaces = dict(zip(by_name, run_parallel(tasks, self._settings.concurrency), strict=True))
+        return [spaces[name] for name in names]
+
 
 class _TrainingLoop:
     """Steps, with validations and checkpoints between them."""
@@ -368,30 +367,7 @@ class _TrainingLoop:
         while True:
             is_due = self._stop_reason() or progress.step % settings.val_every == 0
             if is_due and progress.validated_at != progress.step:
-                # keep the EMA weights if their score on the validation set is the best so far
-                watch = Stopwatch()
-                with self._job.trainer.ema_weights():
-                    with watch.phase("read"):
-                        found = self._phase.validate()
-                    if found.score is None:
-                        raise ModelError(
-                            f"none of {found.lost} validation questions has a score: calls of the writer, "
-                            "the reader or the judge fail"
-                        )
-                    progress.stale += 1
-                    has_enough = found.lost <= _MAX_UNSCORED_SHARE * (found.questions + found.lost)
-                    best = progress.best_score
-                    if best is None or (
-                        has_enough and (progress.best_is_partial or found.score > best + _MIN_IMPROVEMENT)
-                    ):
-                        progress.best_score, progress.best_step = found.score, progress.step
-                        progress.stale = 0
-                        progress.best_is_partial = not has_enough
-                        self._job.trainer.save_weights(self._state.best_weights_folder(progress.step))
-                progress.validated_at = progress.step
-                progress.seconds += watch.total_s
-                self._count_api_calls(watch)
-                self._log(kind="validation", best_step=progress.best_step, **asdict(found))
+                self._validate()
             stop_reason = self._stop_reason()
             if stop_reason or progress.step % (settings.save_every or 1) == 0:
                 self._state.save(self._job.trainer, progress)
@@ -481,6 +457,31 @@ class _TrainingLoop:
         progress.api_calls += usage.calls
         before, new = progress.api_cost_usd, usage.cost_usd
         progress.api_cost_usd = None if before is None or new is None else before + new
+
+    def _validate(self) -> None:
+        """Score the EMA weights on the validation set, and keep them if they are the best so far."""
+        watch, progress = Stopwatch(), self._progress
+        with self._job.trainer.ema_weights():
+            with watch.phase("read"):
+                found = self._phase.validate()
+            if found.score is None:
+                raise ModelError(
+                    f"none of {found.lost} validation questions has a score: calls of the writer, the reader "
+                    "or the judge fail"
+                )
+            progress.stale += 1
+            has_enough = found.lost <= _MAX_UNSCORED_SHARE * (found.questions + found.lost)
+            best = progress.best_score
+            if best is None or (
+                has_enough and (progress.best_is_partial or found.score > best + _MIN_IMPROVEMENT)
+            ):
+                progress.best_score, progress.best_step, progress.stale = found.score, progress.step, 0
+                progress.best_is_partial = not has_enough
+                self._job.trainer.save_weights(self._state.best_weights_folder(progress.step))
+        progress.validated_at = progress.step
+        progress.seconds += watch.total_s
+        self._count_api_calls(watch)
+        self._log(kind="validation", best_step=progress.best_step, **asdict(found))
 
     def _log(self, **entry: object) -> None:
         progress = self._progress
