@@ -11,15 +11,22 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Protocol
 
 from dspy import lm15
 from dspy.clients.errors import wrap_error
 from dspy.utils.exceptions import LMBillingError, LMError, is_retryable_lm_error
-from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    wait_random_exponential,
+)
 
-from memory_program.core.errors import BatchError, ConfigError, QuotaExhaustedError
+from memory_program.core.errors import BatchError, ConfigError, QuotaExhaustedError, RunEndingError
 from memory_program.core.redaction import redact_error
 from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
@@ -163,6 +170,9 @@ class RetryPolicy:
         return (asked_s or 0.0) + jitter(state)
 
 
+_run_ending: ContextVar[threading.Event | None] = ContextVar("run_ending", default=None)
+
+
 class RateLimitedEngine:
     """An engine with a rate limit, retries, usage records, and no key in any error.
 
@@ -207,13 +217,17 @@ class RateLimitedEngine:
 
         Raises:
             lm15.LM15Error: the last try's error, without keys.
+            RunEndingError: a try failed that would be repeated, but the run is ending.
         """
         tries, seconds, response = 0, 0.0, None
         if self.chat_template_kwargs:
             extensions = {TEMPLATE_KEY: self.chat_template_kwargs, **(request.config.extensions or {})}
             request = replace(request, config=replace(request.config, extensions=extensions))
+        retrying = self._retrying
+        if (ending := _run_ending.get()) is not None:
+            retrying = retrying.copy(sleep=partial(_sleep_unless_ending, ending))
         try:
-            for attempt in self._retrying:
+            for attempt in retrying:
                 with attempt, self.limiter.slot():
                     tries += 1
                     started = time.monotonic()
@@ -233,18 +247,7 @@ class RateLimitedEngine:
                             # as when a router wakes a model: it may pass, and a second one is taken
                             raise lm15.ServerError("the reply is empty")
         except Exception as error:
-            if isinstance(error, lm15.LM15Error):
-                # the client's advice to retry gives way to what was done about the error
-                error.message = error.message.partition("\n\n")[0]
-                asked_s, longest_s = _retry_after_s(error), self.retries.max_retry_after_s
-                if asked_s is not None and asked_s > longest_s:
-                    error.message += (
-                        f" (asked to wait {asked_s:g} s, more than the {longest_s:g} s a call waits: "
-                        "run it again later, or with a lower concurrency)"
-                    )
-                elif tries > 1:
-                    error.message += f" (tried {tries} times)"
-                error.args = (error.message,)  # str() of some of these errors reads one, of some the other
+            self._note_retries(error, tries)
             redact_error(error)
             message = error.message if isinstance(error, lm15.LM15Error) else str(error)
             usage = Usage(calls=1, seconds=seconds, retries=max(0, tries - 1), failed_calls=1)
@@ -262,6 +265,21 @@ class RateLimitedEngine:
             is_repetitive = is_repetitive or bool(texts and find_repetition(texts[-1]))
         record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
         return response
+
+    def _note_retries(self, error: Exception, tries: int) -> None:
+        """Replace the client's advice to retry by what was done about the error."""
+        if not isinstance(error, lm15.LM15Error):
+            return
+        error.message = error.message.partition("\n\n")[0]
+        asked_s, longest_s = _retry_after_s(error), self.retries.max_retry_after_s
+        if asked_s is not None and asked_s > longest_s:
+            error.message += (
+                f" (asked to wait {asked_s:g} s, more than the {longest_s:g} s a call waits: "
+                "run it again later, or with a lower concurrency)"
+            )
+        elif tries > 1:
+            error.message += f" (tried {tries} times)"
+        error.args = (error.message,)  # str() of some of these errors reads one, of some the other
 
     def _token_usage(self, response: lm15.Response, model: str) -> Usage:
         """Price the tokens that the server reports."""
@@ -286,6 +304,21 @@ class RateLimitedEngine:
         return self
 
 
+def _sleep_unless_ending(ending: threading.Event, seconds: float) -> None:
+    if ending.wait(seconds):
+        raise RunEndingError("the run is ending, so a failed call is not repeated")
+
+
+@contextmanager
+def retrying_until(ending: threading.Event) -> Generator[None]:
+    """Within the block, let calls be tried again only until an event is set: a stage sets it when it ends."""
+    token = _run_ending.set(ending)
+    try:
+        yield
+    finally:
+        _run_ending.reset(token)
+
+
 @contextmanager
 def ending_hopeless_runs(where: str) -> Generator[None]:
     """Turn a failure that every later call would share into an error that ends the run.
@@ -296,13 +329,14 @@ def ending_hopeless_runs(where: str) -> Generator[None]:
     Raises:
         QuotaExhaustedError: the provider refused the call for lack of credit.
         BatchError: the batch of the call failed, or was not finished.
+        RunEndingError: the call failed while the run was ending.
     """
     try:
         yield
     except LMBillingError as error:
         raise QuotaExhaustedError(f"{where}: {' '.join(str(error).split())[:300]}") from error
     except LMError as error:
-        if isinstance(error.__cause__, BatchError):
+        if isinstance(error.__cause__, (BatchError, RunEndingError)):
             raise error.__cause__ from None
         raise
 

@@ -8,7 +8,7 @@ from memory_program.worlds.catalogue import SCHEMAS, SCHEMAS_BY_KIND
 from memory_program.worlds.facts import Fact, FactPool, Timeline
 from memory_program.worlds.mentions import TimeMention, future_mention, mention_since, past_mention
 from memory_program.worlds.vocabulary import Vocabulary
-from memory_program.worlds.world_schema import KINDS, FactChange
+from memory_program.worlds.world_schema import KINDS, FactChange, FactSchema
 
 _KIND_WEIGHTS = (0.14, 0.40, 0.30, 0.16)
 _FIRST_KIND_WEIGHTS = (0.40, 0.20, 0.30, 0.10)
@@ -54,21 +54,8 @@ class FactInventor:
                         continue
                     subject = parent.slots[role.subject]
                 subject = subject or speaker
-                slots: dict[str, str] = {}
-                for slot, vocabulary in schema.slots.items():
-                    value = None
-                    if slot == schema.reused_slot:
-                        # Take the place or person of an earlier fact, so that some answers get several parts.
-                        earlier = [fact.slots[slot] for fact in self._timeline.latest_facts(schema, subject)]
-                        if earlier and self._rng.random() >= 0.2:
-                            value = self._rng.choice(earlier)
-                            value = value if earlier.count(value) < 3 else None
-                    value = value or self._vocabulary.draw(vocabulary)
-                    if value is None:
-                        break
-                    slots[slot] = value
-                is_complete = slots.keys() == schema.slots.keys()
-                if not is_complete or not self._timeline.allows(schema, subject, slots):
+                slots = self._draw_slots(schema, subject)
+                if slots is None or not self._timeline.allows(schema, subject, slots):
                     continue
                 implied = SCHEMAS[schema.implied_schema] if schema.implied_schema else None
                 if implied and not self._timeline.allows(implied, speaker, slots):
@@ -130,6 +117,22 @@ class FactInventor:
         return self._timeline.facts[fact_id] if fact_id else None
 
     # -- inside ----------------------------------------------------------------------------------
+
+    def _draw_slots(self, schema: FactSchema, subject: str) -> dict[str, str] | None:
+        slots: dict[str, str] = {}
+        for slot, vocabulary in schema.slots.items():
+            value = None
+            if slot == schema.reused_slot:
+                # Reuse the place or person of an earlier fact, so that some answers get several parts.
+                earlier = [fact.slots[slot] for fact in self._timeline.latest_facts(schema, subject)]
+                if earlier and self._rng.random() >= 0.2:
+                    value = self._rng.choice(earlier)
+                    value = value if earlier.count(value) < 3 else None
+            value = value or self._vocabulary.draw(vocabulary)
+            if value is None:
+                return None
+            slots[slot] = value
+        return slots
 
     def _redraw_slots(self, old: Fact, replaced: tuple[str, ...]) -> dict[str, str] | None:
         slots = dict(old.slots)

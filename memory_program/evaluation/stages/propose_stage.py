@@ -97,48 +97,7 @@ class Proposer:
         """
         if not asks:
             return []
-
-        def ask_agent(ask: ProposalRequest) -> ProposalRecord:
-            try:
-                shown = self._writer.agent_inputs(ask.agent, ask.view, ask.session)
-                key = content_hash("propose", self._session_key(ask.session.session_id), ask.agent, shown)
-                known = self._journal.records.get(key)
-                is_retried = ask.session.session_id in self._retried and key not in self._asked
-                if known is not None and not (known.failures and is_retried):
-                    return known
-                if self._workers.should_stop:
-                    raise BuildStoppedError
-                began = time.perf_counter()
-                with track_usage() as meter:
-                    proposal = self._writer.propose(ask.agent, ask.view, ask.session)
-                record = ProposalRecord(
-                    key,
-                    self._conversation_id,
-                    ask.session.session_id,
-                    ask.agent,
-                    tuple(proposal.calls),
-                    tuple(proposal.tool_errors),
-                    tuple(proposal.failures),
-                    meter.usage,
-                    time.perf_counter() - began,
-                    proposal.counts,
-                )
-                self._made += meter.calls
-                self._journal.add(record)
-                self._asked.add(key)
-                self._workers.limits.count(
-                    meter.usage,
-                    proposal.failures,
-                    is_lost=bool(proposal.failures),
-                    tool_calls=len(proposal.calls),
-                    refusals=proposal.tool_errors,
-                )
-                return record
-            except BaseException:
-                self._workers.stop()  # at once: other threads would make calls until this one is waited for
-                raise
-
-        futures = [self._threads.submit(contextvars.copy_context().run, ask_agent, ask) for ask in asks]
+        futures = [self._threads.submit(contextvars.copy_context().run, self._ask, ask) for ask in asks]
         try:
             records = [future.result() for future in futures]
         finally:
@@ -161,3 +120,43 @@ class Proposer:
         """Sum up the calls of a meter that belong to no proposal: consolidations."""
         made = {id(call) for call in self._made}
         return sum((call.usage for call in meter.calls if id(call) not in made), Usage())
+
+    def _ask(self, ask: ProposalRequest) -> ProposalRecord:
+        try:
+            shown = self._writer.agent_inputs(ask.agent, ask.view, ask.session)
+            key = content_hash("propose", self._session_key(ask.session.session_id), ask.agent, shown)
+            known = self._journal.records.get(key)
+            is_retried = ask.session.session_id in self._retried and key not in self._asked
+            if known is not None and not (known.failures and is_retried):
+                return known
+            if self._workers.should_stop:
+                raise BuildStoppedError
+            began = time.perf_counter()
+            with track_usage() as meter:
+                proposal = self._writer.propose(ask.agent, ask.view, ask.session)
+            record = ProposalRecord(
+                key,
+                self._conversation_id,
+                ask.session.session_id,
+                ask.agent,
+                tuple(proposal.calls),
+                tuple(proposal.tool_errors),
+                tuple(proposal.failures),
+                meter.usage,
+                time.perf_counter() - began,
+                proposal.counts,
+            )
+            self._made += meter.calls
+            self._journal.add(record)
+            self._asked.add(key)
+            self._workers.limits.count(
+                meter.usage,
+                proposal.failures,
+                is_lost=bool(proposal.failures),
+                tool_calls=len(proposal.calls),
+                refusals=proposal.tool_errors,
+            )
+            return record
+        except BaseException:
+            self._workers.stop()  # at once: other threads would make calls until this one is waited for
+            raise

@@ -14,6 +14,7 @@ from memory_program.bank.outcomes import CallFailure
 from memory_program.evaluation.console import print_plain
 from memory_program.evaluation.stages.limits import FIRST_ITEMS, RunLimits
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchQueue
+from memory_program.models.rate_limit import retrying_until
 from memory_program.models.usage import CallRecord, Usage, track_usage
 
 _LONGEST_INTERVAL_S = 600.0
@@ -83,18 +84,6 @@ class Workers:
             print_plain(self.console, f"{label}: {to_do} of {total} to do")
         if not tasks:
             return
-
-        def run_task(task: Callable[[], None]) -> None:
-            if self.should_stop:
-                return
-            assert self._progress is not None, "only tasks of a running stage run"
-            try:
-                with dspy_history_disabled(), track_usage(self._progress.add_call):
-                    task()
-            except BaseException:
-                self._stop.set()  # at once, not only when the stage notices: the next task may cost money
-                raise
-
         self.limits.begin_stage(first_items)
         self._stop.clear()
         with _StageProgress(
@@ -102,7 +91,7 @@ class Workers:
         ) as self._progress:
             pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker")
             try:
-                for future in as_completed([pool.submit(run_task, task) for task in tasks]):
+                for future in as_completed([pool.submit(self._run_task, task) for task in tasks]):
                     future.result()
             except BaseException:
                 if self._batches is not None:
@@ -111,6 +100,21 @@ class Workers:
             finally:
                 self._stop.set()
                 pool.shutdown(cancel_futures=True)
+
+    def _run_task(self, task: Callable[[], None]) -> None:
+        if self.should_stop:
+            return
+        assert self._progress is not None, "only tasks of a running stage run"
+        try:
+            with (
+                dspy_history_disabled(),
+                retrying_until(self._stop),
+                track_usage(self._progress.add_call),
+            ):
+                task()
+        except BaseException:
+            self._stop.set()  # at once, not only when the stage notices: the next task may cost money
+            raise
 
     def report_item(
         self,
