@@ -70,42 +70,38 @@ def load_beam(path: Path | None = None) -> Dataset:
     place = path.absolute()  # the user may be in the folder
     parts = (f"{place.name}.", f"{place.parent.name}.")
     size = next((size for size in SIZES for part in parts if part.startswith((f"{size}-", f"{size}."))), "")
+    prefix = f"{size}-" if size else ""
     conversations: list[Conversation] = []
     hashes: list[str] = []
-    for name, chat, questions in _chats(path, hashes):
-        conversations.append(_conversation(f"{size}-{name}" if size else name, chat, questions))
+    if path.is_dir():  # the authors' repository
+        found = [path / _QUESTIONS] if (path / _QUESTIONS).exists() else path.glob(f"*/{_QUESTIONS}")
+        folders = [file.parent.parent for file in found]
+        for folder in sorted(folders, key=lambda one: (len(one.name), one.name)):  # by their numbers
+            file = next((folder / name for name in _CHATS if (folder / name).exists()), folder / _CHATS[-1])
+            document, sha256 = read_json(file)
+            chat = JsonAt(document, f"{folder.name}/{file.name}")
+            document, questions_sha256 = read_json(folder / _QUESTIONS)
+            questions = JsonAt(document, f"{folder.name}/{_QUESTIONS.name}")
+            hashes += [sha256, questions_sha256]
+            conversations.append(_conversation(f"{prefix}{folder.name}", chat, questions))
+    else:  # the rows of their dataset
+        rows, sha256 = read_rows(path)
+        hashes.append(sha256)
+        for row in rows:
+            row.reject_unknown(_ROW_FIELDS)
+            questions = row.required("probing_questions")
+            if isinstance(questions.value, str):  # in Python's notation
+                try:
+                    questions = JsonAt(ast.literal_eval(questions.value), questions.place)
+                except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+                    raise questions.error("cannot be read", "get the official file") from error
+            name = row.required("conversation_id").text_or_number()
+            conversations.append(_conversation(f"{prefix}{name}", row.required("chat"), questions))
     if not conversations:
         raise DatasetError(f"{str(path)!r} holds no chat; name the folder chats/SIZE, SIZE one of {SIZES}")
     reject_duplicates([c.conversation_id for c in conversations], JsonAt(None, path.name), "conversation_id")
     both = hashlib.sha256("".join(hashes).encode()).hexdigest()
     return Dataset(tuple(conversations), both, False, "beam", variant=size, benchmark=Benchmark.BEAM)
-
-
-def _chats(path: Path, hashes: list[str]) -> Iterator[tuple[str, JsonAt, JsonAt]]:
-    """Yield the name, the chat and the questions of each, from the authors' repository or their dataset."""
-    if path.is_dir():
-        found = [path / _QUESTIONS] if (path / _QUESTIONS).exists() else path.glob(f"*/{_QUESTIONS}")
-        folders = [file.parent.parent for file in found]
-        for folder in sorted(folders, key=lambda one: (len(one.name), one.name)):  # by their numbers
-            chat = next((folder / name for name in _CHATS if (folder / name).exists()), folder / _CHATS[-1])
-            documents: list[JsonAt] = []
-            for file in (chat, folder / _QUESTIONS):
-                document, sha256 = read_json(file)
-                hashes.append(sha256)
-                documents.append(JsonAt(document, f"{folder.name}/{file.name}"))
-            yield folder.name, documents[0], documents[1]
-        return
-    rows, sha256 = read_rows(path)
-    hashes.append(sha256)
-    for row in rows:
-        row.reject_unknown(_ROW_FIELDS)
-        questions = row.required("probing_questions")
-        if isinstance(questions.value, str):  # in Python's notation
-            try:
-                questions = JsonAt(ast.literal_eval(questions.value), questions.place)
-            except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-                raise questions.error("cannot be read", "get the official file") from error
-        yield str(row.required("conversation_id").text_or_number()), row.required("chat"), questions
 
 
 def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversation:

@@ -33,37 +33,37 @@ def parse_locomo(document: object, source: str, dangling: list[str] | None = Non
     """
     samples = JsonAt(document, source)
     dangling = [] if dangling is None else dangling
-    conversations = [_conversation(sample, dangling) for sample in samples.elements("sample")]
+    conversations: list[Conversation] = []
+    for sample in samples.elements("sample"):
+        conversation_id = sample.required("sample_id").name()
+        sample = sample.at(conversation_id)
+        talk = sample.required("conversation")
+        speakers = (talk.required("speaker_a").name(), talk.required("speaker_b").name())
+        if speakers[0] == speakers[1]:
+            raise talk.error(f"calls both speakers {speakers[0]!r}", "tell them apart by their names")
+        # A date without a session, which the official file has, is no session.
+        numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
+        if not numbered:
+            raise talk.error("is empty: it has no session_1", "add the sessions, or remove the conversation")
+        sessions = [_session(talk, number, key, speakers) for number, key in numbered]
+        turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
+        reject_duplicates(turn_ids, talk, "dia_id")
+        known = set(turn_ids)
+        sessions = [replace(s, observations=read_observations(sample, s.number, known)) for s in sessions]
+        asked = sample.optional("qa")
+        questions = [] if asked is None else asked.elements("question")
+        conversations.append(
+            Conversation(
+                conversation_id,
+                speakers,
+                tuple(sessions),
+                tuple(_question(q, conversation_id, i, known, dangling) for i, q in enumerate(questions)),
+            )
+        )
     if not conversations:
         raise samples.error("holds no conversation", "add one, or name another file")
     reject_duplicates([c.conversation_id for c in conversations], samples, "sample_id")
     return conversations
-
-
-def _conversation(sample: JsonAt, dangling: list[str]) -> Conversation:
-    conversation_id = sample.required("sample_id").name()
-    sample = sample.at(conversation_id)
-    talk = sample.required("conversation")
-    speakers = (talk.required("speaker_a").name(), talk.required("speaker_b").name())
-    if speakers[0] == speakers[1]:
-        raise talk.error(f"calls both speakers {speakers[0]!r}", "tell them apart by their names")
-    # A date without a session, which the official file has, is no session.
-    numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
-    if not numbered:
-        raise talk.error("is empty: it has no session_1", "add the sessions, or remove the conversation")
-    sessions = [_session(talk, number, key, speakers) for number, key in numbered]
-    turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
-    reject_duplicates(turn_ids, talk, "dia_id")
-    known = set(turn_ids)
-    sessions = [replace(s, observations=read_observations(sample, s.number, known)) for s in sessions]
-    asked = sample.optional("qa")
-    questions = [] if asked is None else asked.elements("question")
-    return Conversation(
-        conversation_id,
-        speakers,
-        tuple(sessions),
-        tuple(_question(q, conversation_id, i, known, dangling) for i, q in enumerate(questions)),
-    )
 
 
 def _session(talk: JsonAt, number: int, key: str, speakers: tuple[str, str]) -> Session:

@@ -133,9 +133,13 @@ def nearest_movie(name: str, movies: tuple[str, ...]) -> str:
     for index in np.argsort(at_least, kind="stable").tolist():
         if at_least[index] > best:
             break
-        distance = _edit_distance(name, lowered[index])
-        if (distance, index) < (best, nearest):
-            best, nearest = distance, index
+        row = list(range(len(lowered[index]) + 1))  # of the matrix of distances between prefixes
+        for i, letter in enumerate(name, start=1):
+            above, row = row, [i]
+            for j, other in enumerate(lowered[index], start=1):
+                row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (letter != other)))
+        if (row[-1], index) < (best, nearest):
+            best, nearest = row[-1], index
     return movies[nearest]
 
 
@@ -163,12 +167,3 @@ def _letter_counts(movies: tuple[str, ...]) -> tuple[np.ndarray, list[str]]:
 
 def _count_letters(text: str) -> np.ndarray:
     return np.bincount([ord(letter) % 64 for letter in text], minlength=64)
-
-
-def _edit_distance(a: str, b: str) -> int:
-    row = list(range(len(b) + 1))
-    for i, x in enumerate(a, start=1):
-        above, row = row, [i]
-        for j, y in enumerate(b, start=1):
-            row.append(min(above[j] + 1, row[-1] + 1, above[j - 1] + (x != y)))
-    return row[-1]

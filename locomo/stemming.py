@@ -38,7 +38,22 @@ def stem(word: str) -> str:
         word = word[:-2]
     elif word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]
-    word = _strip_participle(word)
+    if word.endswith("ied"):
+        word = word[:-1] if len(word) == 4 else word[:-2]
+    elif word.endswith("eed"):
+        word = word[:-1] if _measure(word[:-3]) else word
+    else:
+        for ending in ("ed", "ing"):
+            left = word.removesuffix(ending)
+            if left != word and "v" in _consonant_vowel_pattern(left):
+                # Give back what a participle took: ``conflat`` gets its e, ``hopp`` its single p.
+                if left.endswith(("at", "bl", "iz")):
+                    word = left + "e"
+                elif len(left) >= 2 and left[-1] == left[-2] and _consonant_vowel_pattern(left)[-1] == "c":
+                    word = left if left[-1] in "lsz" else left[:-1]
+                else:
+                    word = left + "e" if _measure(left) == 1 and _is_short(left) else left
+                break
     if word.endswith("y") and len(word) > 2 and _consonant_vowel_pattern(word[:-1])[-1] == "c":
         word = f"{word[:-1]}i"
     if word.endswith("alli") and _measure(word[:-4]):
@@ -51,23 +66,6 @@ def stem(word: str) -> str:
         if measure > 1 or (measure == 1 and not _is_short(word[:-1])):
             word = word[:-1]
     return word[:-1] if word.endswith("ll") and _measure(word[:-1]) > 1 else word
-
-
-def _strip_participle(word: str) -> str:
-    if word.endswith("ied"):
-        return word[:-1] if len(word) == 4 else word[:-2]
-    if word.endswith("eed"):
-        return word[:-1] if _measure(word[:-3]) else word
-    for ending in ("ed", "ing"):
-        left = word.removesuffix(ending)
-        if left != word and "v" in _consonant_vowel_pattern(left):
-            # Give back what a participle took: ``conflat`` gets its e, ``hopp`` its single p.
-            if left.endswith(("at", "bl", "iz")):
-                return left + "e"
-            if len(left) >= 2 and left[-1] == left[-2] and _consonant_vowel_pattern(left)[-1] == "c":
-                return left if left[-1] in "lsz" else left[:-1]
-            return left + "e" if _measure(left) == 1 and _is_short(left) else left
-    return word
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ second call in another format.
 
 import json
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 
@@ -109,8 +110,14 @@ class StrictChatAdapter(dspy.ChatAdapter):
         try:
             parsed = self._read_json(signature, text, calls_field) if _JSON_BEGINS.match(text) else None
             if parsed is None:
-                if calls_field is not None and _begins_with_json(text):  # a marker inside of it is text
-                    text, self.is_repaired = f"[[ ## {calls_field} ## ]]\n{text}", True
+                if calls_field is not None and _JSON_BEGINS.match(text):
+                    # a value that is whole, or that no marker follows; a marker inside of it is text
+                    is_value = _HEADER.search(text) is None
+                    with suppress(json.JSONDecodeError):
+                        DECODER.raw_decode(text)
+                        is_value = True
+                    if is_value:
+                        text, self.is_repaired = f"[[ ## {calls_field} ## ]]\n{text}", True
                 parsed = self._read_sections(signature, text, calls_field)
         except TruncatedReplyError as error:
             _raise_truncated(signature, completion, error.place)
@@ -265,17 +272,6 @@ class StrictChatAdapter(dspy.ChatAdapter):
             value = fenced[1].strip()
         self.is_repaired |= value != said
         return value
-
-
-def _begins_with_json(text: str) -> bool:
-    """Tell if a text begins with a JSON value that is whole, or with one that no marker follows."""
-    if not _JSON_BEGINS.match(text):
-        return False
-    try:
-        DECODER.raw_decode(text)
-    except json.JSONDecodeError:
-        return _HEADER.search(text) is None
-    return True
 
 
 def _is_closed(text: str) -> bool:

@@ -36,7 +36,31 @@ class JsonReplyAdapter(StrictChatAdapter):
         lines += [f"- {name}: {_description(field)}".removesuffix(": ") for name, field in outputs.items()]
         if [field.annotation for field in outputs.values()] == [str]:
             return "\n".join(lines)
-        lines += ["The form of a reply, without its content:", _example(outputs)]
+        example: dict[str, Any] = {}
+        for name, field in outputs.items():
+            if field.annotation is dspy.ToolCalls:
+                tools = _TOOL_LINE.findall(_description(field))
+                tool = next((tool for tool in tools if tool == "manage_memory"), tools[0])
+                arguments: dict[str, Any] = {}  # those that a call needs, and the time of an event
+                for argument, parameter in tool_arguments(tool).items():
+                    if parameter.default is not parameter.empty and argument not in ("happened_at", "text"):
+                        continue
+                    choices = getattr(parameter.annotation, "__args__", ())
+                    if parameter.annotation == list[str]:
+                        arguments[argument] = [PLACEHOLDERS["memory_id"]] * 2
+                    else:
+                        arguments[argument] = choices[0] if choices else PLACEHOLDERS[argument]
+                example[name] = [{"name": tool, "args": arguments}]
+            elif field.annotation is str:
+                example[name] = ""
+            else:
+                example[name] = [
+                    {
+                        **{k: PLACEHOLDERS[k] for k in ("question", "answer")},
+                        "evidence": [PLACEHOLDERS["turn_id"]],
+                    }
+                ]
+        lines += ["The form of a reply, without its content:", _compact(example)]
         # A reader that may search. Alone, a weak model takes the empty list for the answer.
         if len(outputs) > 1:
             without = {
@@ -85,34 +109,6 @@ class JsonReplyAdapter(StrictChatAdapter):
         if PLACEHOLDERS["answer"] in (value for value in parsed.values() if isinstance(value, str)):
             raise_parse_error(signature, completion, "the answer is the example of the prompt")
         return parsed
-
-
-def _example(outputs: dict[str, Any]) -> str:
-    example: dict[str, Any] = {}
-    for name, field in outputs.items():
-        if field.annotation is dspy.ToolCalls:
-            tools = _TOOL_LINE.findall(_description(field))
-            tool = next((tool for tool in tools if tool == "manage_memory"), tools[0])
-            arguments: dict[str, Any] = {}  # those that a call needs, and the time of an event
-            for argument, parameter in tool_arguments(tool).items():
-                if parameter.default is not parameter.empty and argument not in ("happened_at", "text"):
-                    continue
-                choices = getattr(parameter.annotation, "__args__", ())
-                if parameter.annotation == list[str]:
-                    arguments[argument] = [PLACEHOLDERS["memory_id"]] * 2
-                else:
-                    arguments[argument] = choices[0] if choices else PLACEHOLDERS[argument]
-            example[name] = [{"name": tool, "args": arguments}]
-        elif field.annotation is str:
-            example[name] = ""
-        else:
-            example[name] = [
-                {
-                    **{k: PLACEHOLDERS[k] for k in ("question", "answer")},
-                    "evidence": [PLACEHOLDERS["turn_id"]],
-                }
-            ]
-    return _compact(example)
 
 
 def _description(field: _Field) -> str:

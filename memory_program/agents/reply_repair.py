@@ -117,7 +117,45 @@ def read_calls(values: list[ReplyJson]) -> ReadCalls:
         written = values
     else:
         written, is_repaired = _list_calls(values[0])
-    calls = [_read_call(call) for call in written]
+    calls: list[dict[str, ReplyJson]] = []
+    for value in written:
+        if not isinstance(value, dict):
+            raise AmbiguousReplyError(f"{value!r:.40} is no call")
+        call: dict[str, ReplyJson] = dict(cast(dict[str, ReplyJson], value))
+        for key, inner in value.items():
+            if isinstance(inner, dict) and (key == "function" or len(value) == 1):  # as OpenAI writes it
+                call = (
+                    {"name": key, "args": inner}
+                    if tool_arguments(key)
+                    else {"name": call.get("name"), **inner}
+                )
+        names = set[str]()
+        for said in (call[key] for key in _NAMES if isinstance(call.get(key), str)):
+            name = re.split("[./:]", said.strip())[
+                -1
+            ].lower()  # behind a template's namespace: ``functions.``
+            names.add(name if tool_arguments(name) else said)
+        if len(names) != 1:
+            raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
+        (name,) = names
+        filled: list[dict[str, ReplyJson]] = []
+        for key, member in call.items():
+            if key in _NAMES or not (isinstance(member, dict) or _ARGUMENTS.fullmatch(key)):
+                continue
+            if isinstance(member, str):
+                member = None if is_no_calls(member) else _decode("args", member)
+            if member is not None and not isinstance(member, dict):
+                raise AmbiguousReplyError(f"args={member!r:.40} is no object")
+            filled += [member] if member else []
+        if any(arguments != filled[0] for arguments in filled):
+            raise AmbiguousReplyError(f"a call of {name} has its arguments twice")
+        arguments = dict(filled[0]) if filled else {}
+        for key in tool_arguments(name):
+            if key in call and key not in _NAMES:
+                if key in arguments and arguments[key] != call[key]:
+                    raise AmbiguousReplyError(f"a call of {name} has two values for {key}")
+                arguments[key] = call[key]
+        calls.append({"name": name, "args": arguments})
     # an id and a type beside the name are the provider's own form of a call
     plain = [{key: call[key] for key in call if key not in ("id", "type")} for call in written]
     return ReadCalls(calls, is_repaired or calls != plain)
@@ -146,43 +184,6 @@ def _list_calls(value: ReplyJson) -> tuple[list[ReplyJson], bool]:
     if isinstance(calls, (list, dict)) and calls:
         return _list_calls(calls)[0], True
     raise AmbiguousReplyError(f"tool_calls={calls!r:.40} is no list of calls")
-
-
-def _read_call(value: ReplyJson) -> dict[str, ReplyJson]:
-    """Read one call into its name and its arguments."""
-    if not isinstance(value, dict):
-        raise AmbiguousReplyError(f"{value!r:.40} is no call")
-    call: dict[str, ReplyJson] = dict(cast(dict[str, ReplyJson], value))
-    for key, inner in value.items():
-        if isinstance(inner, dict) and (key == "function" or len(value) == 1):  # as OpenAI writes it
-            call = (
-                {"name": key, "args": inner} if tool_arguments(key) else {"name": call.get("name"), **inner}
-            )
-    names = set[str]()
-    for said in (call[key] for key in _NAMES if isinstance(call.get(key), str)):
-        name = re.split("[./:]", said.strip())[-1].lower()  # behind a template's namespace: ``functions.``
-        names.add(name if tool_arguments(name) else said)
-    if len(names) != 1:
-        raise AmbiguousReplyError(f"a call has the names {sorted(names)}")
-    (name,) = names
-    filled: list[dict[str, ReplyJson]] = []
-    for key, member in call.items():
-        if key in _NAMES or not (isinstance(member, dict) or _ARGUMENTS.fullmatch(key)):
-            continue
-        if isinstance(member, str):
-            member = None if is_no_calls(member) else _decode("args", member)
-        if member is not None and not isinstance(member, dict):
-            raise AmbiguousReplyError(f"args={member!r:.40} is no object")
-        filled += [member] if member else []
-    if any(arguments != filled[0] for arguments in filled):
-        raise AmbiguousReplyError(f"a call of {name} has its arguments twice")
-    arguments = dict(filled[0]) if filled else {}
-    for key in tool_arguments(name):
-        if key in call and key not in _NAMES:
-            if key in arguments and arguments[key] != call[key]:
-                raise AmbiguousReplyError(f"a call of {name} has two values for {key}")
-            arguments[key] = call[key]
-    return {"name": name, "args": arguments}
 
 
 def _decode(name: str, text: str) -> ReplyJson:

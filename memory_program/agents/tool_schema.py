@@ -94,11 +94,45 @@ def reply_schema(signature: type[dspy.Signature], offer: ToolOffer) -> JsonSchem
     A reader that may search has to give both fields, one of them empty: the root of a strict schema has no
     alternatives. A question may cite only the turns of ``offer.shown_ids``.
     """
+    # the forms of a call: one for each action, and none that has nothing to act on
+    branches: list[Branch] = []
+    ids = offer.shown_ids
+    for tool in offer.tools:
+        arguments = {key: _argument_schema(parameter) for key, parameter in tool_arguments(tool).items()}
+        if offer.kind is not None:
+            arguments.pop("kind", None)
+        if "memory_id" in arguments:
+            if tool != "manage_memory" and not ids:
+                continue
+            arguments["memory_id"] = _one_of(ids)
+        if "memory_ids" in arguments:
+            if len(ids) < 2:
+                continue
+            arguments["memory_ids"] = _list_of(ids, 2, MAX_MERGED)
+        if "action" not in arguments:
+            branches.append((tool, arguments))
+            continue
+        for action in arguments["action"]["enum"]:
+            unused = {
+                "create": {"memory_id"},
+                "update": {"kind"},
+                "append": {"old_text"},
+                "rewrite": {"old_text"},
+            }
+            form = {key: value for key, value in arguments.items() if key not in unused.get(action, ())}
+            form["action"] = _one_of([action])
+            if action == "create" and "kind" in form:
+                form["kind"] = _one_of([name for name in form["kind"]["enum"] if name])
+            if action == "replace":
+                form |= {"text": _text(0), "old_text": _text(1)}
+            if action == "rewrite":
+                form["text"] = _text(1, _PROFILE_LIMIT_CHARS)
+            if (action != "update" or ids) and (action != "replace" or offer.has_profile):
+                branches.append((tool, form))
     properties: JsonSchema = {}
     outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
     for name, field in outputs.items():
         if field.annotation is dspy.ToolCalls:
-            branches = [branch for tool in offer.tools for branch in _branches(tool, offer)]
             calls = [_object({"name": _one_of([tool]), "args": _object(args)}) for tool, args in branches]
             limit = MAX_CALLS if len(outputs) == 1 else 1  # a reader searches for one thing at a time
             properties[name] = {"type": "array", "items": {"anyOf": calls}, "maxItems": limit}
@@ -106,46 +140,9 @@ def reply_schema(signature: type[dspy.Signature], offer: ToolOffer) -> JsonSchem
             least = 1 if len(outputs) == 1 else 0
             properties[name] = _text(least)
         else:
-            question = {"question": _text(1), "answer": _text(1), "evidence": _list_of(offer.shown_ids, 0)}
+            question = {"question": _text(1), "answer": _text(1), "evidence": _list_of(ids, 0)}
             properties[name] = {"type": "array", "items": _object(question), "maxItems": MAX_QUESTIONS}
     return _object(properties)
-
-
-def _branches(tool: str, offer: ToolOffer) -> list[Branch]:
-    """List the forms of a call: one for each action, and none that has nothing to act on."""
-    arguments = {key: _argument_schema(parameter) for key, parameter in tool_arguments(tool).items()}
-    ids = offer.shown_ids
-    if offer.kind is not None:
-        arguments.pop("kind", None)
-    if "memory_id" in arguments:
-        if tool != "manage_memory" and not ids:
-            return []
-        arguments["memory_id"] = _one_of(ids)
-    if "memory_ids" in arguments:
-        if len(ids) < 2:
-            return []
-        arguments["memory_ids"] = _list_of(ids, 2, MAX_MERGED)
-    if "action" not in arguments:
-        return [(tool, arguments)]
-    branches: list[Branch] = []
-    for action in arguments["action"]["enum"]:
-        unused = {
-            "create": {"memory_id"},
-            "update": {"kind"},
-            "append": {"old_text"},
-            "rewrite": {"old_text"},
-        }
-        form = {key: value for key, value in arguments.items() if key not in unused.get(action, ())}
-        form["action"] = _one_of([action])
-        if action == "create" and "kind" in form:
-            form["kind"] = _one_of([name for name in form["kind"]["enum"] if name])
-        if action == "replace":
-            form |= {"text": _text(0), "old_text": _text(1)}
-        if action == "rewrite":
-            form["text"] = _text(1, _PROFILE_LIMIT_CHARS)
-        if (action != "update" or ids) and (action != "replace" or offer.has_profile):
-            branches.append((tool, form))
-    return branches
 
 
 def _argument_schema(parameter: inspect.Parameter) -> JsonSchema:

@@ -179,9 +179,19 @@ class MemoryTools:
                 f"a create takes no memory_id, got {memory_id!r}: use update to replace it"
             )
         self._check_grounded(text)
-        twin = self._find_duplicate(draft)
-        if twin is not None:
-            return f"already stored as {twin.memory_id}"
+        # A repeated fact is stored once. The index finds memories from before the last search; newer ones are
+        # compared one by one. Indexing each new memory, in an index that ends with the session, took half of
+        # a session's time.
+        if self._space.index.version > self._indexed.version:  # another agent searched
+            self._indexed = self._space.bank.fork()
+        found = self._space.index.find_with_all_words(self._indexed, draft.text)
+        made = [m for o in self._space.bank.operations(self._indexed.version) for m in o.created]
+        folded = draft.text.casefold()
+        for memory in [*found, *made]:
+            is_same = memory.kind is draft.kind and memory.text.casefold() == folded
+            is_live = memory.memory_id in self._space.bank
+            if is_same and is_live and draft.happened_at in (None, memory.happened_at):
+                return f"already stored as {memory.memory_id}"
         return self._record_operation(self._space.bank.create([draft], self._provenance("create")))
 
     @_validate_arguments
@@ -345,24 +355,6 @@ class MemoryTools:
             )
         day = time.first if time and time.is_day else None
         return Draft(timed, kind, day, find_source_turns(self._session, text) if cites else ())
-
-    def _find_duplicate(self, draft: Draft) -> Memory | None:
-        """Find a live memory that says the same, so that repeated facts are stored once.
-
-        The index finds memories from before the last search; newer ones are compared one by one. Indexing
-        each new memory, in an index that ends with the session, took half of a session's time.
-        """
-        if self._space.index.version > self._indexed.version:  # another agent searched
-            self._indexed = self._space.bank.fork()
-        found = self._space.index.find_with_all_words(self._indexed, draft.text)
-        made = [m for o in self._space.bank.operations(self._indexed.version) for m in o.created]
-        text = draft.text.casefold()
-        for memory in [*found, *made]:
-            is_same = memory.kind is draft.kind and memory.text.casefold() == text
-            is_live = memory.memory_id in self._space.bank
-            if is_same and is_live and draft.happened_at in (None, memory.happened_at):
-                return memory
-        return None
 
 
 def normalize_arguments(tool: str, arguments: dict[str, Any]) -> dict[str, Any]:

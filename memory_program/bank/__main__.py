@@ -202,7 +202,25 @@ def import_file(
     (agent file) wait in the database until memory-program serve writes them. Nothing is imported twice.
     """
     if file.suffix.lower() == ".md":
-        _import_markdown(db, file, namespace)
+        try:
+            edited = bank_from_markdown(file.read_text(encoding="utf-8-sig"))
+        except UnicodeDecodeError as error:
+            raise StoreError(f"{str(file)!r} is not UTF-8 ({error.reason}): save it as UTF-8") from error
+        with BankStore(_check_no_password(db)) as store:
+            space = store.load(edited.namespace if namespace is None else namespace)
+            since = space.bank.version
+            if since and space.namespace != edited.namespace:
+                raise ConfigError(
+                    f"the file is of namespace {edited.namespace!r}, and {space.namespace!r} has memories: "
+                    "name a new one"
+                )
+            by = Provenance("import", f"import_{uuid4().hex[:12]}", f"from {file.name}")
+            apply_markdown(space.bank, edited, by)
+            if space.bank.version > since:
+                store.save(space)
+        for operation in space.bank.operations(since):
+            _print_operation(operation, space.bank.get)
+        _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
         return
     try:
         document: Any = read_json_file(file)  # Any: whatever the file holds
@@ -229,28 +247,6 @@ def import_file(
                 "them: give another one with --namespace, or delete them with the command forget"
             )
         store.save(space)
-    _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
-
-
-def _import_markdown(db: str, file: Path, namespace: str | None) -> None:
-    try:
-        edited = bank_from_markdown(file.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise StoreError(f"{str(file)!r} is not UTF-8 ({error.reason}): save it as UTF-8") from error
-    with BankStore(_check_no_password(db)) as store:
-        space = store.load(edited.namespace if namespace is None else namespace)
-        since = space.bank.version
-        if since and space.namespace != edited.namespace:
-            raise ConfigError(
-                f"the file is of namespace {edited.namespace!r}, and {space.namespace!r} has memories: "
-                "name a new one"
-            )
-        by = Provenance("import", f"import_{uuid4().hex[:12]}", f"from {file.name}")
-        apply_markdown(space.bank, edited, by)
-        if space.bank.version > since:
-            store.save(space)
-    for operation in space.bank.operations(since):
-        _print_operation(operation, space.bank.get)
     _print_line(f"{space.namespace}  version: {space.bank.version}  memories: {len(space.bank)}")
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from locomo.types import Session, Turn, without_day
 from memory_program.bank.dates.date_span import format_day
-from memory_program.bank.dense import DenseIndex, TokenFunction, hybrid_scores
+from memory_program.bank.dense import DenseIndex, hybrid_scores
 from memory_program.bank.passages import count_words, split_passages
 from memory_program.bank.stems import find_named, split_words, tokenize
 from memory_program.core.errors import IndexingError, SessionConflictError
@@ -164,7 +164,33 @@ class Archive:
         index = self._current_index()
         scores, found = self._score_passages(index, query)
         if index.dense is not None and index.dense.embed_tokens is not None and len(found):
-            _rerank(index, index.dense.embed_tokens, query, scores, found)
+            # add to the scores of the best passages what late interaction finds
+            ranked: list[int] = found[np.argsort(-scores[found], kind="stable")][:_RERANKED].tolist()
+            near = {
+                place: [
+                    (place + offset, weight)
+                    for offset, weight in _NEAR_TOKENS.items()
+                    if 0 <= place + offset < len(index.lines)
+                    and index.session_at[place + offset] == index.session_at[place]
+                ]
+                for place in ranked
+            }
+            places = sorted({other for others in near.values() for other, _ in others})
+            asked, *said = index.dense.embed_tokens(
+                [without_day(query), *(index.lines[place] for place in places)]
+            )
+            if len(asked):  # else the query has no word
+                similarity = {
+                    place: (asked @ tokens.T).max(axis=1) for place, tokens in zip(places, said, strict=True)
+                }
+                late = np.array(
+                    [
+                        np.max([weight * similarity[other] for other, weight in near[place]], axis=0).mean()
+                        for place in ranked
+                    ]
+                )
+                late -= late.min()
+                scores[ranked] += _RERANK_WEIGHT * late / (late.max() or 1.0)
         best: dict[int, ScoredTurn] = {}
         for place in found[np.argsort(-scores[found], kind="stable")].tolist():
             session, turn_place, part, turn, _ = index.passages[place]
@@ -282,41 +308,16 @@ class _ArchiveIndex:
         if self.dense is not None:
             self.lines = [f"{p.turn.speaker}: {p.part}" if p.part else p.turn.line for p in self.passages]
             self.dense.add(self.lines[len(self.dense) :])
-            self.vectors = _with_neighbours(self.dense.vectors, self.session_at)
+            # to each vector come those of the passage's neighbours in its session; then all get unit length
+            vectors, session_at = self.dense.vectors, self.session_at
+            summed = np.zeros_like(vectors)
+            for offset, weight in _LINE_WEIGHTS.items():
+                places = np.clip(np.arange(len(vectors)) + offset, 0, max(len(vectors) - 1, 0))
+                is_near = (places - np.arange(len(vectors)) == offset) & (session_at[places] == session_at)
+                summed += weight * is_near[:, None] * vectors[places]
+            lengths = np.linalg.norm(summed, axis=1, keepdims=True)
+            self.vectors = (summed / np.where(lengths == 0, 1, lengths)).astype(np.float32)
             self.lengths = np.minimum([count_words(line) / _FULL_LENGTH for line in self.lines], 1.0)
-
-
-def _rerank(
-    index: _ArchiveIndex,
-    embed_tokens: TokenFunction,
-    query: str,
-    scores: NDArray[np.float64],
-    found: NDArray[np.intp],
-) -> None:
-    """Add to the scores of the best passages what late interaction finds."""
-    best: list[int] = found[np.argsort(-scores[found], kind="stable")][:_RERANKED].tolist()
-    near = {
-        place: [
-            (place + offset, weight)
-            for offset, weight in _NEAR_TOKENS.items()
-            if 0 <= place + offset < len(index.lines)
-            and index.session_at[place + offset] == index.session_at[place]
-        ]
-        for place in best
-    }
-    places = sorted({other for others in near.values() for other, _ in others})
-    asked, *said = embed_tokens([without_day(query), *(index.lines[place] for place in places)])
-    if not len(asked):
-        return  # a query without a word
-    similarity = {place: (asked @ tokens.T).max(axis=1) for place, tokens in zip(places, said, strict=True)}
-    late = np.array(
-        [
-            np.max([weight * similarity[other] for other, weight in near[place]], axis=0).mean()
-            for place in best
-        ]
-    )
-    late -= late.min()
-    scores[best] += _RERANK_WEIGHT * late / (late.max() or 1.0)
 
 
 def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:
@@ -329,18 +330,6 @@ def _documents(lines: Sequence[list[str]], date: list[str]) -> list[list[str]]:
                 document += lines[place + offset] * weight
         documents.append(document)
     return documents
-
-
-def _with_neighbours(vectors: NDArray[np.float32], session_at: NDArray[np.intp]) -> NDArray[np.float32]:
-    """Add to the vector of each passage those of its neighbours in its session, at unit length."""
-    summed = np.zeros_like(vectors)
-    for offset, weight in _LINE_WEIGHTS.items():
-        places = np.arange(len(vectors)) + offset
-        places = np.clip(places, 0, max(len(vectors) - 1, 0))
-        is_near = (places - np.arange(len(vectors)) == offset) & (session_at[places] == session_at)
-        summed += weight * is_near[:, None] * vectors[places]
-    lengths = np.linalg.norm(summed, axis=1, keepdims=True)
-    return (summed / np.where(lengths == 0, 1, lengths)).astype(np.float32)
 
 
 class _BM25:

@@ -94,7 +94,28 @@ def bank_from_markdown(text: str) -> MarkdownBank:
         elif section == _PROFILE:
             profile.append(_unescape(line))
         elif isinstance(section, MemoryKind) and line:
-            found.lines.append(_read_memory(number, line, section))
+            comment = _COMMENT.search(line)
+            item = _ITEM.fullmatch(line if comment is None else line[: comment.start()])
+            said = "" if item is None else _unescape(item[2])
+            if item is None or not said.strip() or _RAW_COMMENT.search(item[2]):
+                raise StoreError(
+                    f"line {number}: {line!r:.80} is no memory: write '- [2024-05-06] Text.' in one line, "
+                    "with or without the date, and keep the comment of an exported line"
+                )
+            if len(said) > MEMORY_LIMIT_CHARS:
+                raise StoreError(
+                    f"line {number}: {len(said):,} characters, and a memory holds at most "
+                    f"{MEMORY_LIMIT_CHARS:,}: split it"
+                )
+            try:
+                day = date.fromisoformat(item[1]) if item[1] else None
+            except ValueError as error:
+                raise StoreError(
+                    f"line {number}: {item[1]!r} is not a date ({error}): write it as 2024-05-06"
+                ) from error
+            sources = _split_sources("" if comment is None else _unescape(comment[2] or ""))
+            memory_id = None if comment is None else comment[1]
+            found.lines.append(_Line(number, Draft(said, section, day, sources), memory_id))
     missing = [heading for heading in (f"## {_PROFILE}", *_HEADINGS) if heading not in seen]
     if missing:
         raise StoreError(f"the heading {missing[0]!r} is missing: an export has it also where it is empty")
@@ -180,30 +201,6 @@ def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None
 def _check_unchanged(bank: MemoryBank, memory_id: str, where: str) -> None:
     if memory_id not in bank:
         raise StoreError(f"{where}{memory_id} was changed since the export: export the bank again")
-
-
-def _read_memory(number: int, line: str, kind: MemoryKind) -> _Line:
-    comment = _COMMENT.search(line)
-    item = _ITEM.fullmatch(line if comment is None else line[: comment.start()])
-    text = "" if item is None else _unescape(item[2])
-    if item is None or not text.strip() or _RAW_COMMENT.search(item[2]):
-        raise StoreError(
-            f"line {number}: {line!r:.80} is no memory: write '- [2024-05-06] Text.' in one line, with or "
-            "without the date, and keep the comment of an exported line"
-        )
-    if len(text) > MEMORY_LIMIT_CHARS:
-        raise StoreError(
-            f"line {number}: {len(text):,} characters, and a memory holds at most {MEMORY_LIMIT_CHARS:,}: "
-            "split it"
-        )
-    try:
-        day = date.fromisoformat(item[1]) if item[1] else None
-    except ValueError as error:
-        raise StoreError(
-            f"line {number}: {item[1]!r} is not a date ({error}): write it as 2024-05-06"
-        ) from error
-    sources = _split_sources("" if comment is None else _unescape(comment[2] or ""))
-    return _Line(number, Draft(text, kind, day, sources), None if comment is None else comment[1])
 
 
 def _split_sources(text: str) -> tuple[str, ...]:

@@ -7,7 +7,8 @@ fields are those that the systems' documentation named in November 2026. Others 
 
 import json
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -95,7 +96,24 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
     for session in told:
         if session.turns:
             begun.setdefault(session.turns[0].text, []).append(session)
-    talks = [rest for talk in found.talks if (rest := talk[_count_known(talk, begun) :])]
+    talks = list[Sequence[SpokenTurn]]()
+    for talk in found.talks:
+        # A session begins with a turn of the same time and text. A turn whose time is the clock's has another
+        # time at each import: there all texts of the session must be those of the talk.
+        first_timed = next((place for place, turn in enumerate(talk) if turn.has_own_time), len(talk))
+        start = 0  # of what is in no session yet
+        while start < len(talk):
+            longest, rest = 0, talk[start:]
+            for session in begun.get(rest[0].text, ()):
+                pairs = zip(session.turns, rest, strict=False)
+                same = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
+                is_whole = same == min(len(session.turns), len(rest))
+                if session.date_time == rest[0].time if start >= first_timed else is_whole:
+                    longest = max(longest, same)
+            if not longest:
+                talks.append(rest)
+                break
+            start += longest
     if space.bank.version > space.saved.version:
         store.save(space)
     for talk in sorted(talks, key=lambda talk: talk[0].time):
@@ -103,28 +121,6 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
         buffer.add(namespace, talk, ends=True)
     skipped = len(found.drafts) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
     return ImportCounts(len(drafts), sum(map(len, talks)), skipped)
-
-
-def _count_known(talk: Sequence[SpokenTurn], begun: Mapping[str, Sequence[Session]]) -> int:
-    """Count the turns at the start of a talk that are in sessions, which are given by their first text.
-
-    A session begins with a turn of the same time and text. A turn whose time is the clock's has another time
-    at each import: there all texts of the session must be those of the talk.
-    """
-    first_timed = next((place for place, turn in enumerate(talk) if turn.has_own_time), len(talk))
-    known = 0
-    while known < len(talk):
-        longest, rest = 0, talk[known:]
-        for session in begun.get(rest[0].text, ()):
-            pairs = zip(session.turns, rest, strict=False)
-            same = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
-            is_whole = same == min(len(session.turns), len(rest))
-            if session.date_time == rest[0].time if known >= first_timed else is_whole:
-                longest = max(longest, same)
-        if not longest:
-            break
-        known += longest
-    return known
 
 
 # -- memories ----------------------------------------------------------------------------------------
@@ -199,12 +195,6 @@ def _read_zep_edges(document: object) -> ForeignExport:
     )
 
 
-def _read_letta_passages(document: object) -> ForeignExport:
-    passages = _validate(list[_LettaPassage], document)
-    drafts = [draft for one in passages for draft in _make_drafts(one.text, f"letta:{one.id}")]
-    return ForeignExport("Letta", drafts)
-
-
 def _read_letta_file(document: object) -> ForeignExport:
     file = _validate(_LettaFile, document)
     blocks = [block for block in [*file.blocks, *file.core_memory] if block.value.strip()]
@@ -274,6 +264,17 @@ class _ClaudeTalk(BaseModel):
     chat_messages: list[_ClaudeMessage]
     created_at: datetime | None = None
 
+    def spoken(self) -> list[_Message]:
+        """Return the messages in the form of the other systems."""
+        return [
+            _Message(
+                role=one.sender,
+                content=one.text or one.content,
+                created_at=one.created_at or self.created_at,
+            )
+            for one in self.chat_messages
+        ]
+
 
 def _read_chatgpt(document: object) -> ForeignExport:
     talks, without_text = list[list[SpokenTurn]](), 0
@@ -290,21 +291,6 @@ def _read_chatgpt(document: object) -> ForeignExport:
     return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk], left_out=left_out)
 
 
-def _read_claude(document: object) -> ForeignExport:
-    talks = [
-        [
-            _Message(
-                role=one.sender,
-                content=one.text or one.content,
-                created_at=one.created_at or talk.created_at,
-            )
-            for one in talk.chat_messages
-        ]
-        for talk in _validate(list[_ClaudeTalk], document)
-    ]
-    return ForeignExport("Claude", talks=_talks(talks))
-
-
 def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
     talks = list[list[SpokenTurn]]()
     for messages in found:
@@ -312,22 +298,16 @@ def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
         for one in messages:
             text = one.content if isinstance(one.content, str) else _join_text(one.content or [])
             role = one.role_type or one.role
-            text = _unwrap_letta(text or one.text or "") if role == "user" else text or one.text or ""
+            text = text or one.text or ""
+            if role == "user":  # Letta packs messages as JSON; its own events have no words
+                with suppress(ValueError, RecursionError):
+                    packed = json.loads(text)
+                    if isinstance(packed, dict) and "type" in packed:
+                        said = packed.get("message")
+                        text = said if packed["type"] == "user_message" and isinstance(said, str) else ""
             turns += _say(turns, role, text, one.created_at, one.name)
         talks.append(turns)
     return [talk for talk in talks if talk]
-
-
-def _unwrap_letta(text: str) -> str:
-    """Return the words in a message that Letta packed as JSON; its own events have none."""
-    try:
-        packed = json.loads(text)
-    except (ValueError, RecursionError):
-        return text
-    if not isinstance(packed, dict) or "type" not in packed:
-        return text
-    said = packed.get("message")
-    return said if packed["type"] == "user_message" and isinstance(said, str) else ""
 
 
 def _join_text(parts: Iterable[dict[str, Any]]) -> str:
@@ -361,7 +341,13 @@ def _validate(kind: type[_T], content: object) -> _T:
 
 _READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
     ({"mapping"}, "ChatGPT", _read_chatgpt),
-    ({"chat_messages"}, "Claude", _read_claude),
+    (
+        {"chat_messages"},
+        "Claude",
+        lambda talks: ForeignExport(
+            "Claude", talks=_talks(talk.spoken() for talk in _validate(list[_ClaudeTalk], talks))
+        ),
+    ),
     ({"results"}, "mem0", _read_mem0),
     ({"memory", "id"}, "mem0", _read_mem0),
     ({"edges"}, "Zep", _read_zep_edges),
@@ -375,6 +361,17 @@ _READERS: Sequence[tuple[set[str], str, Callable[[object], ForeignExport]]] = (
             "Zep", talks=_talks([_validate(list[_Message], _items(thread, "messages"))])
         ),
     ),
-    ({"text", "id"}, "Letta", _read_letta_passages),
+    (
+        {"text", "id"},
+        "Letta",
+        lambda passages: ForeignExport(
+            "Letta",
+            [
+                draft
+                for one in _validate(list[_LettaPassage], passages)
+                for draft in _make_drafts(one.text, f"letta:{one.id}")
+            ],
+        ),
+    ),
 )
 """The keys of a document, or of the first item of a list, that tell its origin."""

@@ -7,7 +7,6 @@ not at all. Operations that a rewind undoes stay in the database, marked as retr
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 from sqlalchemy import Connection
 
@@ -317,27 +316,29 @@ class BankStore:
         snapshot = Snapshot.from_parts(parts) if parts else None
         if snapshot is not None:
             revision = rows.read_revision(connection, namespace)
-            read_past = partial(self._operations_before_snapshot, namespace, snapshot.state.version, revision)
+            version = snapshot.state.version
+
+            def read_past() -> Sequence[Operation]:
+                """Read the operations before the snapshot, as they were at its revision."""
+                with self._reading(namespace) as later:
+                    if rows.was_rewound(later, namespace, revision, version):
+                        raise ConflictError(
+                            f"namespace {namespace!r} was rewound since it was loaded (revision {revision}), "
+                            "and its older operations are read only now: load it again"
+                        )
+                    operations = rows.read_operations(later, namespace, until=version)
+                if len(operations) != version:
+                    raise StoreError(
+                        f"namespace {namespace!r} of {self.database.where} has {len(operations)} of "
+                        f"{version} operations left: it was deleted, or its database in memory was closed, "
+                        "since it was loaded"
+                    )
+                return operations
+
             bank = MemoryBank.from_snapshot(namespace, snapshot.state, read_past)
         for operation in rows.read_operations(connection, namespace, since=bank.version):
             bank.append(operation)
         return bank, snapshot
-
-    def _operations_before_snapshot(self, namespace: str, version: int, revision: int) -> Sequence[Operation]:
-        """Read the operations before a snapshot, as they were at a revision."""
-        with self._reading(namespace) as connection:
-            if rows.was_rewound(connection, namespace, revision, version):
-                raise ConflictError(
-                    f"namespace {namespace!r} was rewound since it was loaded (revision {revision}), and its "
-                    "older operations are read only now: load it again"
-                )
-            operations = rows.read_operations(connection, namespace, until=version)
-        if len(operations) != version:
-            raise StoreError(
-                f"namespace {namespace!r} of {self.database.where} has {len(operations)} of {version} "
-                "operations left: it was deleted, or its database in memory was closed, since it was loaded"
-            )
-        return operations
 
     def _check_embedding(self, connection: Connection, dense: DenseIndex) -> bool:
         """Check that stored vectors are of this model, and say whether there are any."""

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -224,6 +224,8 @@ class ArborTrainConfig(TrainConfig, init=False):
     trainer: ReinforceSettings = _ARBOR_TRAINER
     batches: ArborBatchSettings = ArborBatchSettings()
 
+    _thoughts_advice: ClassVar[str] = "choose one that does not think, such as an Instruct model"
+
     @classmethod
     def backend_name(cls) -> Literal["local", "arbor"]:
         """Return the backend of these settings."""
@@ -251,9 +253,6 @@ class ArborTrainConfig(TrainConfig, init=False):
             )
         check_arbor_supports(self.trainer)
         return self
-
-    def _thoughts_advice(self) -> str:
-        return "choose one that does not think, such as an Instruct model"
 
     @cached_property
     def arbor(self) -> ArborConfig:

@@ -1,7 +1,7 @@
 """The settings of ``train.py --mode train`` and ``--mode evaluate``. Nothing slow is imported."""
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -128,6 +128,11 @@ class TrainConfig(Settings, init=False):
 
     tracking: TrackingSettings = TrackingSettings()
 
+    _thoughts_advice: ClassVar[str] = (
+        "switch its thoughts off with --chat-template-kwargs '{\"enable_thinking\": false}', here and where "
+        "the trained model is used"
+    )
+
     @field_validator("model")
     @classmethod
     def _complete_model(cls, value: str) -> str:
@@ -159,7 +164,7 @@ class TrainConfig(Settings, init=False):
         if limit < min(thoughts, _LEAST_WITH_THOUGHTS):  # they fill the reply, and no sample can be used
             raise ConfigError(
                 f"model={self.model!r} thinks before it replies, and max_completion_tokens={limit} would cut "
-                f"most samples short of a reply: {self._thoughts_advice()}, or raise --max-completion-tokens "
+                f"most samples short of a reply: {self._thoughts_advice}, or raise --max-completion-tokens "
                 f"to at least {_LEAST_WITH_THOUGHTS:,}"
             )
         for part in self.parts:
@@ -178,12 +183,6 @@ class TrainConfig(Settings, init=False):
                 "reward is the score of its answer: leave it out"
             )
         return self
-
-    def _thoughts_advice(self) -> str:
-        return (
-            "switch its thoughts off with --chat-template-kwargs '{\"enable_thinking\": false}', here and "
-            "where the trained model is used"
-        )
 
     @property
     def samples_on_vllm(self) -> bool:

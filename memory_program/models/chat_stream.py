@@ -45,8 +45,36 @@ class StreamedReply:
             event = line[5:].strip()
             if event == b"[DONE]":
                 self.is_complete = True
-            elif event:
-                self._take(event)
+            if event in (b"", b"[DONE]"):
+                continue
+            begin = event[:200].decode(errors="replace")
+            try:
+                chunk = json.loads(event)
+            except (ValueError, RecursionError) as error:
+                raise lm15.ServerError(
+                    f"an event of the reply is not JSON; it begins with {begin!r}"
+                ) from error
+            if not isinstance(chunk, dict):
+                continue
+            chunk, before = cast(Json, chunk), len(self._unchecked)
+            try:
+                self._head = self._head or {name: chunk.get(name) for name in ("id", "created", "model")}
+                self._usage = chunk.get("usage") or self._usage
+                self.error = self.error or in_band_error(chunk)
+                choice: Json = next(iter(chunk.get("choices") or []), None) or {}
+                if choice.get("finish_reason"):
+                    self._finish_reason, self.is_complete = choice["finish_reason"], True
+                delta: Json = choice.get("delta") or choice.get("message") or {}
+                self._take_text("content", delta.get("content"))
+                self._take_text("reasoning_content", delta.get("reasoning_content") or delta.get("reasoning"))
+                self._take_text("refusal", delta.get("refusal"))
+                for call in delta.get("tool_calls") or []:
+                    self._take_call(call)
+            except (TypeError, AttributeError) as error:
+                raise lm15.ServerError(
+                    f"an event of the reply is no part of a chat completion; it begins with {begin!r}"
+                ) from error
+            self.events += len(self._unchecked) > before
 
     def finish(self) -> None:
         """Take the last line, which some servers do not end. Half an event is left: the reply broke off."""
@@ -78,34 +106,6 @@ class StreamedReply:
             "usage": self._usage,
         }
 
-    def _take(self, event: bytes) -> None:
-        begin = event[:200].decode(errors="replace")
-        try:
-            chunk = json.loads(event)
-        except (ValueError, RecursionError) as error:
-            raise lm15.ServerError(f"an event of the reply is not JSON; it begins with {begin!r}") from error
-        if not isinstance(chunk, dict):
-            return
-        chunk, before = cast(Json, chunk), len(self._unchecked)
-        try:
-            self._head = self._head or {name: chunk.get(name) for name in ("id", "created", "model")}
-            self._usage = chunk.get("usage") or self._usage
-            self.error = self.error or in_band_error(chunk)
-            choice: Json = next(iter(chunk.get("choices") or []), None) or {}
-            if choice.get("finish_reason"):
-                self._finish_reason, self.is_complete = choice["finish_reason"], True
-            delta: Json = choice.get("delta") or choice.get("message") or {}
-            self._take_text("content", delta.get("content"))
-            self._take_text("reasoning_content", delta.get("reasoning_content") or delta.get("reasoning"))
-            self._take_text("refusal", delta.get("refusal"))
-            for call in delta.get("tool_calls") or []:
-                self._take_call(call)
-        except (TypeError, AttributeError) as error:
-            raise lm15.ServerError(
-                f"an event of the reply is no part of a chat completion; it begins with {begin!r}"
-            ) from error
-        self.events += len(self._unchecked) > before
-
     def _take_text(self, name: str, text: object) -> None:
         if isinstance(text, list):  # parts, as Mistral sends them
             parts = cast(list[Json | str], text)
@@ -125,7 +125,13 @@ class StreamedReply:
         key = identity if key is None else key
         place = self._places.get(key) if key is not None else len(self._tool_calls) - 1
         begun: Json = self._tool_calls[place] if place is not None and place >= 0 else {}
-        if place is None or not begun or _is_another(identity, said, begun):
+        begins_another = not begun
+        if begun and identity and begun["id"]:
+            begins_another = identity != begun["id"]
+        elif begun and said.get("name") and begun["function"]["name"]:
+            with suppress(ValueError, RecursionError):
+                begins_another = isinstance(json.loads(begun["function"]["arguments"]), dict)
+        if place is None or begins_another:
             place = len(self._tool_calls)
             function = {"name": "", "arguments": ""}
             self._tool_calls.append({"id": identity, "type": "function", "function": function})
@@ -139,18 +145,6 @@ class StreamedReply:
         known["function"]["arguments"] += arguments
         if arguments:
             self._unchecked.append(arguments)
-
-
-def _is_another(identity: object, said: Json, begun: Json) -> bool:
-    """Tell if a piece begins another call than the one at its place."""
-    if identity and begun["id"]:
-        return identity != begun["id"]
-    if not said.get("name") or not begun["function"]["name"]:
-        return False
-    try:
-        return isinstance(json.loads(begun["function"]["arguments"]), dict)
-    except (ValueError, RecursionError):
-        return False
 
 
 def in_band_error(body: Json) -> Json | None:

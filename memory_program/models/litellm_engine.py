@@ -57,28 +57,27 @@ class PatchedLiteLLMEngine(LiteLLMEngine):
                 check_body(body, str(api_base or request.model))
                 return with_cut(response, body)
             except lm15.LM15Error as error:
-                if not facts.learn_refusal(error, sent, self._token_field(request.model)):
-                    raise self._explained(error, request.model) from error
-
-    def _explained(self, error: lm15.LM15Error, model: str) -> lm15.LM15Error:
-        """Return the error, or one of the right kind where LiteLLM has only its words."""
-        api_base = str(self.client_options.get("api_base") or "")
-        if isinstance(error, ProviderError) and error.retry_after is None:
-            headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
-            error.retry_after = retry_after_s(headers)
-        if certificate_error(error) or "CERTIFICATE_VERIFY_FAILED" in error.message:
-            return lm15.ConfigurationError(untrusted_certificate(urlsplit(api_base).netloc or model, error))
-        said = ServerError(error.message, error.provider_code or "")
-        if is_quota(error.status, said, getattr(error, "retry_after", None)):
-            return lm15.BillingError(error.message, status=error.status)
-        # such as an empty body: the next try may get through
-        if "Unable to get json response" in error.message:
-            return lm15.ServerError(error.message, status=error.status)
-        if is_context(error.status, said):
-            return lm15.ContextLengthError(f"{error.message}; {CONTEXT_ADVICE}", status=error.status)
-        if error.status == 404 and api_base:
-            error.message += version_hint(api_base)
-        return error
+                if facts.learn_refusal(error, sent, self._token_field(request.model)):
+                    continue
+                # the error, or one of the right kind where LiteLLM has only its words
+                if isinstance(error, ProviderError) and error.retry_after is None:
+                    headers = getattr(error.__cause__, "litellm_response_headers", None) or {}
+                    error.retry_after = retry_after_s(headers)
+                if certificate_error(error) or "CERTIFICATE_VERIFY_FAILED" in error.message:
+                    place = urlsplit(str(api_base or "")).netloc or request.model
+                    raise lm15.ConfigurationError(untrusted_certificate(place, error)) from error
+                said = ServerError(error.message, error.provider_code or "")
+                if is_quota(error.status, said, getattr(error, "retry_after", None)):
+                    raise lm15.BillingError(error.message, status=error.status) from error
+                # such as an empty body: the next try may get through
+                if "Unable to get json response" in error.message:
+                    raise lm15.ServerError(error.message, status=error.status) from error
+                if is_context(error.status, said):
+                    message = f"{error.message}; {CONTEXT_ADVICE}"
+                    raise lm15.ContextLengthError(message, status=error.status) from error
+                if error.status == 404 and api_base:
+                    error.message += version_hint(str(api_base))
+                raise
 
     def _token_field(self, model: str) -> str:
         """Name the limit of tokens as every server knows it: see ``ChatCompletionsEngine``."""

@@ -71,6 +71,24 @@ class OptimizationPublisher(RunTracker):
             diff = instruction_diff(stage.evaluator.baseline.prompts, stage.choice.winner.prompts)
             path.write_text(diff, encoding="utf-8")
             files.append(path)
+        # its cost, and the gain of the last stage of each target; ``score`` is of the last stage of all
+        metrics: Json = {
+            name: results["calls"][name] for name in ("used", "input_tokens", "output_tokens", "cost_usd")
+        }
+        for stage in results["stages"]:
+            target = stage["target"]
+            for name in ("baseline", "winner"):
+                score: Json = stage[name]["score"] or {}
+                metrics |= {f"{target}/{name}/{end}": score.get(end) for end in ("value", "low", "high")}
+                errors = [error for error in ("false_accept", "false_reject") if error in stage[name]]
+                metrics |= {f"{target}/{name}/{error}": stage[name][error]["value"] for error in errors}
+                metrics["score" if name == "winner" else "score/baseline"] = score.get("value")
+            difference: Json = stage["comparison"] or {}
+            metrics |= {
+                f"{target}/difference/{end}": difference.get(end)
+                for end in ("difference", "low", "high", "p_value")
+            }
+            metrics["score/difference"] = difference.get("difference")
         # the order in which threads tried candidates is no part of the results
         scores = [
             (stage["baseline"]["score"], stage["winner"]["score"], stage["comparison"])
@@ -82,7 +100,7 @@ class OptimizationPublisher(RunTracker):
             content_hash(*final, scores),
             replace(
                 self._described,
-                metrics=_run_metrics(results),
+                metrics=_drop_missing(metrics),
                 tags={**self._described.tags, "best_candidate": ", ".join(winners)},
                 artifacts=files,
             ),
@@ -170,30 +188,6 @@ def plot_best_scores(stages: list[StageResult]) -> "Figure":
     if axes.has_data():
         axes.legend(loc="lower right")
     return figure
-
-
-def _run_metrics(results: Json) -> dict[str, float]:
-    """Return the numbers of a run: its cost, and the gain of the last stage of each target.
-
-    ``score``, ``score/baseline`` and ``score/difference`` are those of the last stage of all.
-    """
-    numbers: Json = {
-        name: results["calls"][name] for name in ("used", "input_tokens", "output_tokens", "cost_usd")
-    }
-    for stage in results["stages"]:
-        for name in ("baseline", "winner"):
-            score: Json = stage[name]["score"] or {}
-            numbers |= {f"{stage['target']}/{name}/{end}": score.get(end) for end in ("value", "low", "high")}
-            errors = [error for error in ("false_accept", "false_reject") if error in stage[name]]
-            numbers |= {f"{stage['target']}/{name}/{error}": stage[name][error]["value"] for error in errors}
-            numbers["score" if name == "winner" else "score/baseline"] = score.get("value")
-        difference: Json = stage["comparison"] or {}
-        numbers |= {
-            f"{stage['target']}/difference/{end}": difference.get(end)
-            for end in ("difference", "low", "high", "p_value")
-        }
-        numbers["score/difference"] = difference.get("difference")
-    return _drop_missing(numbers)
 
 
 def _drop_missing(numbers: Json) -> dict[str, float]:

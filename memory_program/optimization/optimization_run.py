@@ -287,7 +287,27 @@ def _summary_lines(
     yield from _stopped_lines(stopped)
     for found, stage in zip(stages, results["stages"], strict=True):
         baseline, winner = stage["baseline"], stage["winner"]
-        yield f"{stage['target']}: {_stage_summary(stage, found)}"
+        score, comparison = baseline["score"], stage["comparison"]
+        if score is None or comparison is None:
+            is_alone = len(stage["candidates"]) == 1 and stage["stopped"] is None
+            why = f"nothing was proposed ({OPTIMIZER_LOG} says why)" if is_alone else "nothing was compared"
+            yield f"{stage['target']}: {why}, so the baseline stays"
+        else:
+            low, high, difference = comparison["low"], comparison["high"], comparison["difference"]
+            group = Target(stage["target"]).group
+            interval = (
+                f"no interval: one {group}" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
+            )
+            by = f"{difference:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
+            if winner["is_baseline"]:
+                told = (
+                    f"nothing beats the baseline, {format_score(score['value'])} on validation; the best "
+                    f"candidate has {by}; the baseline stays"
+                )
+            else:
+                after = compared_mean(found.evaluator, found.choice.winner)
+                told = f"{format_score(after - difference)} -> {format_score(after)} on validation, {by}"
+            yield f"{stage['target']}: {told}"
         if "false_accept" in baseline:
             rates = [
                 f"{words} {format_score(baseline[name]['value'])} -> {format_score(winner[name]['value'])}"
@@ -306,23 +326,3 @@ def _summary_lines(
     if results["lost_sessions"]:
         yield f"{results['lost_sessions']} sessions are stored only in part: calls failed"
     yield f"saved: {config.output_file}; all candidates: {config.output_dir / RESULTS}"
-
-
-def _stage_summary(stage: Json, found: StageResult) -> str:
-    baseline, comparison = stage["baseline"]["score"], stage["comparison"]
-    if baseline is None or comparison is None:
-        is_alone = len(stage["candidates"]) == 1 and stage["stopped"] is None
-        why = f"nothing was proposed ({OPTIMIZER_LOG} says why)" if is_alone else "nothing was compared"
-        return f"{why}, so the baseline stays"
-    low, high = comparison["low"], comparison["high"]
-    group = Target(stage["target"]).group
-    interval = f"no interval: one {group}" if low is None else f"95 % interval {low:+.3f}..{high:+.3f}"
-    by = f"{comparison['difference']:+.3f} ({interval}, p {comparison['p_value']:.2f}, n {comparison['n']})"
-    if stage["winner"]["is_baseline"]:
-        return (
-            f"nothing beats the baseline, {format_score(baseline['value'])} on validation; the best "
-            f"candidate has {by}; the baseline stays"
-        )
-    after = compared_mean(found.evaluator, found.choice.winner)
-    before = after - comparison["difference"]
-    return f"{format_score(before)} -> {format_score(after)} on validation, {by}"

@@ -203,25 +203,25 @@ class RetrievalTuner:
             reply = self._reader.ask(spaces[case.case_id], question.dated_text)
             return MemoryAttempt(case, "", (reply,), case.memories, self._score).value()
 
-        spaces = {case.case_id: self._weighted(case, weight) for case in cases}
+        spaces: dict[str, MemorySpace] = {}  # by case, under another weight of the embedding model
+        for case in cases:
+            known = case.memories
+            spaces[case.case_id] = known
+            if weight is None or known.index.dense is None:
+                continue
+            key = (known.namespace, weight)
+            if key not in self._spaces:
+                dense = known.index.dense.weighted(weight)
+                space = MemorySpace(known.namespace, known.bank.fork(), dense=dense)
+                space.restore(list(known.sessions.values()))
+                self._spaces = {**{k: s for k, s in self._spaces.items() if k[1] == weight}, key: space}
+            spaces[case.case_id] = self._spaces[key]
         tasks = [partial(answer, case) for case in cases]
         found = run_parallel(tasks, self._config.concurrency, on_error=self.calls.stop_on)
         trial = RetrievalTrial(settings, dict(zip((case.case_id for case in cases), found, strict=True)))
         if not trial.answered:
             self._probe()  # more context than a model can read fails too, and is no reason to end
         return trial
-
-    def _weighted(self, case: MemoryCase, weight: float | None) -> MemorySpace:
-        """Return the memories of a case under another weight of the embedding model."""
-        known = case.memories
-        if weight is None or known.index.dense is None:
-            return known
-        key = (known.namespace, weight)
-        if key not in self._spaces:
-            space = MemorySpace(known.namespace, known.bank.fork(), dense=known.index.dense.weighted(weight))
-            space.restore(list(known.sessions.values()))
-            self._spaces = {**{k: s for k, s in self._spaces.items() if k[1] == weight}, key: space}
-        return self._spaces[key]
 
 
 def retrieval_results(

@@ -39,6 +39,37 @@ def run_results(
     programs = [config.program]
     if config.target is not Target.JUDGE:  # the prompts may be those of models that were trained
         programs += [model_program(model) for model in (config.writer, config.model)]
+
+    def score_json(stage: StageResult, candidate: PromptCandidate) -> Json:
+        interval = val_interval(stage.evaluator, candidate, config.seed)
+        if interval is None:
+            return {"score": None, "signature": None}
+        signature = subject.signature(stage.target, candidate, interval["n"])
+        is_whole = stage.evaluator.is_fully_validated(candidate)
+        errors = subject.errors(stage.evaluator, candidate) if is_whole else {}
+        return {"score": interval, "signature": signature, **errors}
+
+    described: list[Json] = []
+    for stage in stages:
+        evaluator, choice = stage.evaluator, stage.choice
+        tally = evaluator.tally
+        failures = {"failed": tally.failed, "first_failure": tally.first_failure}
+        described.append(
+            {
+                "target": stage.target.value,
+                "stopped": stage.stopped,
+                "examples": {"train": len(evaluator.train), "val": len(evaluator.val)},
+                "attempts": {"scored": tally.succeeded, **failures},
+                "baseline": score_json(stage, evaluator.baseline),
+                "winner": {
+                    "number": choice.winner.number,
+                    "is_baseline": choice.winner is evaluator.baseline,
+                    **score_json(stage, choice.winner),
+                },
+                "comparison": asdict(choice.comparison) if choice.comparison is not None else None,
+                "candidates": [candidate_json(config, evaluator, one) for one in evaluator.candidates],
+            }
+        )
     return {
         "optimizer": config.optimizer.value,
         "target": config.target.value,
@@ -49,7 +80,7 @@ def run_results(
         "program": fingerprint_prompts(read_prompts(subject.program)),
         "calls": {"used": calls.used, **asdict(calls.usage)},
         "lost_sessions": subject.lost_sessions,
-        "stages": [_stage_json(config, subject, stage) for stage in stages],
+        "stages": described,
     }
 
 
@@ -83,32 +114,4 @@ def candidate_json(config: OptimizeConfig, evaluator: CandidateEvaluator, candid
         "against_baseline": asdict(comparison) if comparison is not None else None,
         "calls": candidate.calls,
         "prompts": prompts_to_json(candidate.prompts),
-    }
-
-
-def _stage_json(config: OptimizeConfig, subject: OptimizationTarget, stage: StageResult) -> Json:
-    evaluator, choice = stage.evaluator, stage.choice
-
-    def score_json(candidate: PromptCandidate) -> Json:
-        interval = val_interval(evaluator, candidate, config.seed)
-        if interval is None:
-            return {"score": None, "signature": None}
-        signature = subject.signature(stage.target, candidate, interval["n"])
-        errors = subject.errors(evaluator, candidate) if evaluator.is_fully_validated(candidate) else {}
-        return {"score": interval, "signature": signature, **errors}
-
-    tally = evaluator.tally
-    return {
-        "target": stage.target.value,
-        "stopped": stage.stopped,
-        "examples": {"train": len(evaluator.train), "val": len(evaluator.val)},
-        "attempts": {"scored": tally.succeeded, "failed": tally.failed, "first_failure": tally.first_failure},
-        "baseline": score_json(evaluator.baseline),
-        "winner": {
-            "number": choice.winner.number,
-            "is_baseline": choice.winner is evaluator.baseline,
-            **score_json(choice.winner),
-        },
-        "comparison": asdict(choice.comparison) if choice.comparison is not None else None,
-        "candidates": [candidate_json(config, evaluator, candidate) for candidate in evaluator.candidates],
     }

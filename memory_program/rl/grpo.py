@@ -431,8 +431,25 @@ class _TrainingLoop:
             **speeds,
             time_left_s=round(max(0.0, left_s)),
         )
+        # the policy may have left the initial model, or the model that samples
         if isinstance(report, StepReport):
-            self._check_divergence(report)
+            training = self._grpo.training
+            again = (
+                f"the last checkpoint in {str(self._grpo.folder)!r} is kept, and the same command continues "
+            )
+            if report.kl is not None and report.kl > training.max_kl:
+                raise ModelError(
+                    f"the training diverges: the KL divergence of step {progress.step} is {report.kl:.3g} "
+                    f"nats per token, more than --max-kl {training.max_kl:g}; {again}from it: lower "
+                    f"--learning-rate (it was {report.learning_rate:g})"
+                )
+            gap = report.sampler_logprob_gap
+            if gap is not None and gap > training.max_sampler_gap:
+                raise ModelError(
+                    f"the training diverges: in step {progress.step} the log-probabilities of sampler and "
+                    f"trainer differ by {gap:.3g} on average, more than --max-sampler-gap "
+                    f"{training.max_sampler_gap:g}; {again}from it: use --no-bf16, or raise the limit"
+                )
 
     def _count_api_calls(self, watch: Stopwatch) -> None:
         """Add the calls of API models to the progress."""
@@ -440,28 +457,6 @@ class _TrainingLoop:
         progress.api_calls += usage.calls
         before, new = progress.api_cost_usd, usage.cost_usd
         progress.api_cost_usd = None if before is None or new is None else before + new
-
-    def _check_divergence(self, report: StepReport) -> None:
-        """Stop a training whose policy has left the initial model, or the model that samples.
-
-        Raises:
-            ModelError: it diverges; the last checkpoint is kept.
-        """
-        training = self._grpo.training
-        again = f"the last checkpoint in {str(self._grpo.folder)!r} is kept, and the same command continues "
-        if report.kl is not None and report.kl > training.max_kl:
-            raise ModelError(
-                f"the training diverges: the KL divergence of step {self._progress.step} is {report.kl:.3g} "
-                f"nats per token, more than --max-kl {training.max_kl:g}; {again}from it: lower "
-                f"--learning-rate (it was {report.learning_rate:g})"
-            )
-        gap = report.sampler_logprob_gap
-        if gap is not None and gap > training.max_sampler_gap:
-            raise ModelError(
-                f"the training diverges: in step {self._progress.step} the log-probabilities of sampler and "
-                f"trainer differ by {gap:.3g} on average, more than --max-sampler-gap "
-                f"{training.max_sampler_gap:g}; {again}from it: use --no-bf16, or raise the limit"
-            )
 
     def _validate(self) -> None:
         """Score the EMA weights on the validation set, and keep them if they are the best so far."""

@@ -216,7 +216,28 @@ class Grader:
             asked = [partial(self._answer_and_score, e.before, e.questions) for e in episodes.values()]
             results = run_parallel(asked, self._threads)
             before_scores = {key: score for key, (_, score) in zip(episodes, results, strict=True)}
-        tasks = [partial(self._grade_one, rollout, before_scores) for rollout in rollouts]
+
+        def grade_one(rollout: Rollout) -> ScoredRollout:
+            if rollout.call_errors:
+                return ScoredRollout(rollout, (), None)
+            episode = rollout.episode
+            answers, task = self._answer_and_score(rollout.space, episode.questions)
+            before = before_scores.get(_episode_key(episode), 0.0)
+            counterfactual: dict[MemoryKind | None, float] = {}
+            if self._writer is not None:
+                for agent in (proposal.actor for proposal in rollout.proposals if proposal.operations):
+                    space = counterfactual_space(rollout, agent, self._writer)
+                    _, score = self._answer_and_score(space, episode.questions)
+                    if score is None:
+                        return ScoredRollout(rollout, answers, None)
+                    counterfactual[kind_for_agent(agent)] = score
+            if task is None or before is None:
+                return ScoredRollout(rollout, answers, None)
+            sizes = (BankSize.from_bank(space.bank) for space in (episode.before, rollout.space))
+            score = RolloutScore(task, before, bank_efficiency(*sizes), counterfactual)
+            return ScoredRollout(rollout, answers, score)
+
+        tasks = [partial(grade_one, rollout) for rollout in rollouts]
         return run_parallel(tasks, self._threads)
 
     def score_questions(self, asked: Sequence[tuple[MemorySpace, Question]]) -> list[float | None]:
@@ -226,28 +247,6 @@ class Grader:
             return self._metric(question, self._reader.ask(space, question.dated_text))
 
         return run_parallel([partial(score, *pair) for pair in asked], self._threads)
-
-    def _grade_one(
-        self, rollout: Rollout, before_scores: Mapping[tuple[str, ...], float | None]
-    ) -> ScoredRollout:
-        if rollout.call_errors:
-            return ScoredRollout(rollout, (), None)
-        episode = rollout.episode
-        answers, task = self._answer_and_score(rollout.space, episode.questions)
-        before = before_scores.get(_episode_key(episode), 0.0)
-        counterfactual: dict[MemoryKind | None, float] = {}
-        if self._writer is not None:
-            for agent in (proposal.actor for proposal in rollout.proposals if proposal.operations):
-                space = counterfactual_space(rollout, agent, self._writer)
-                _, score = self._answer_and_score(space, episode.questions)
-                if score is None:
-                    return ScoredRollout(rollout, answers, None)
-                counterfactual[kind_for_agent(agent)] = score
-        if task is None or before is None:
-            return ScoredRollout(rollout, answers, None)
-        sizes = (BankSize.from_bank(space.bank) for space in (episode.before, rollout.space))
-        score = RolloutScore(task, before, bank_efficiency(*sizes), counterfactual)
-        return ScoredRollout(rollout, answers, score)
 
     def _answer_and_score(
         self, space: MemorySpace, questions: Sequence[Question]

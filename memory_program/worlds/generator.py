@@ -5,7 +5,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from functools import cached_property
 
 from locomo.benchmark_errors import WorldError
 from locomo.types import Conversation, Session
@@ -51,16 +50,9 @@ class World:
     operations: tuple[GoldOperation, ...]
     answers: tuple[GoldAnswer, ...]
 
-    @cached_property
-    def _by_session_and_kind(self) -> dict[tuple[int, Kind], tuple[GoldOperation, ...]]:
-        grouped: dict[tuple[int, Kind], list[GoldOperation]] = {}
-        for operation in self.operations:
-            grouped.setdefault((operation.session_number, operation.kind), []).append(operation)
-        return {key: tuple(operations) for key, operations in grouped.items()}
-
     def session_operations(self, session_number: int, kind: Kind) -> tuple[GoldOperation, ...]:
         """Give what the perfect specialist of a kind does after a session; often nothing."""
-        return self._by_session_and_kind.get((session_number, kind), ())
+        return tuple(o for o in self.operations if o.session_number == session_number and o.kind == kind)
 
     def live_facts_after(self, session_number: int) -> tuple[Fact, ...]:
         """List the facts that a perfect bank holds after a session, the core block's among them."""

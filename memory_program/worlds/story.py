@@ -55,8 +55,20 @@ class StoryTeller:
                 value = self._vocabulary.draw(vocabulary)
                 if value is not None:
                     book.say(book.other(book.turns[-1].speaker), fill_template(text, {vocabulary: value}))
+            again = None
             if self._rng.random() < 0.12:
-                self._restate(book)
+                again = self._choose_earlier_fact(self.timeline.live_pool, book)
+            if again is not None and again.schema.statements and not again.is_overdue(book.today):
+                # Something known is said again, by its speaker or by the other: there is nothing to do.
+                body = self._undated_statement(again)
+                if self._rng.random() < 0.5:
+                    book.say(again.speaker, build_sentence(self._rng.choice(small_talk.REMINDERS), body))
+                else:
+                    listener = book.other(again.speaker)
+                    recall = self._rng.choice(small_talk.RECALLS).format(body=to_second_person(body))
+                    book.say(listener, recall, is_news=False)
+                    confirmation = self._rng.choice(small_talk.CONFIRMATIONS).format(other=listener)
+                    book.say(again.speaker, confirmation, is_news=False)
         book.say_goodbye()
 
     # -- something new ---------------------------------------------------------------------------
@@ -75,7 +87,21 @@ class StoryTeller:
             sources = (slipped, self._say_correction(book, fact, small_talk.CORRECTION_OPENERS, body, wrong))
             evidence = sources
         else:
-            sources, evidence = self._say_fact(book, fact)
+            # A fact is said in one of its ways; the evidence are the turns that suffice.
+            schema, values, chance = fact.schema, fact.utterance_values, self._rng.random()
+            exchanges = (*schema.asked, *schema.elliptical_exchanges)
+            if schema.shown and chance < 0.4:
+                text, caption = (fill_template(part, values) for part in self._rng.choice(schema.shown))
+                sources = evidence = (book.say(fact.speaker, build_sentence("", text), caption),)
+            elif exchanges and chance > 0.75:
+                question, reply = exchange = self._rng.choice(exchanges)
+                asked = book.say(book.other(fact.speaker), fill_template(question, values))
+                answer = book.say(fact.speaker, build_sentence("", fill_template(reply, values)))
+                sources = (asked, answer)
+                evidence = sources if exchange in schema.elliptical_exchanges else (answer,)
+            else:
+                text = fill_template(self._rng.choice(schema.statements), values)
+                sources = evidence = (book.state(fact.speaker, text),)
         fact = self.timeline.begin(replace(fact, evidence=evidence), sources)
         if fact.schema.implied_schema:
             also = Fact(
@@ -83,24 +109,6 @@ class StoryTeller:
             )
             self.timeline.mark_uncorrectable(self.timeline.begin(replace(also, evidence=evidence), sources))
         return fact
-
-    def _say_fact(self, book: SessionBuilder, fact: Fact) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Let a fact be said in one of its ways; give the turns that say it and those that suffice."""
-        schema, values, chance = fact.schema, fact.utterance_values, self._rng.random()
-        if schema.shown and chance < 0.4:
-            text, caption = self._rng.choice(schema.shown)
-            turn = book.say(
-                fact.speaker, build_sentence("", fill_template(text, values)), fill_template(caption, values)
-            )
-            return (turn,), (turn,)
-        exchanges = (*schema.asked, *schema.elliptical_exchanges)
-        if exchanges and chance > 0.75:
-            question, reply = exchange = self._rng.choice(exchanges)
-            asked = book.say(book.other(fact.speaker), fill_template(question, values))
-            answer = book.say(fact.speaker, build_sentence("", fill_template(reply, values)))
-            return (asked, answer), (asked, answer) if exchange in schema.elliptical_exchanges else (answer,)
-        turn = book.state(fact.speaker, fill_template(self._rng.choice(schema.statements), values))
-        return (turn,), (turn,)
 
     # -- something wrong, set right --------------------------------------------------------------
 
@@ -156,23 +164,6 @@ class StoryTeller:
         return new or old
 
     # -- nothing new -----------------------------------------------------------------------------
-
-    def _restate(self, book: SessionBuilder) -> None:
-        """Let something known be said again, by its speaker or by the other: there is nothing to do."""
-        fact = self._choose_earlier_fact(self.timeline.live_pool, book)
-        if fact is None or not fact.schema.statements or fact.is_overdue(book.today):
-            return
-        body = self._undated_statement(fact)
-        if self._rng.random() < 0.5:
-            book.say(fact.speaker, build_sentence(self._rng.choice(small_talk.REMINDERS), body))
-            return
-        listener = book.other(fact.speaker)
-        book.say(
-            listener, self._rng.choice(small_talk.RECALLS).format(body=to_second_person(body)), is_news=False
-        )
-        book.say(
-            fact.speaker, self._rng.choice(small_talk.CONFIRMATIONS).format(other=listener), is_news=False
-        )
 
     # -- inside ----------------------------------------------------------------------------------
 

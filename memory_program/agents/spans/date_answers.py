@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from memory_program.agents.spans.candidate_spans import Passage, WordColumn
+from memory_program.agents.spans.candidate_spans import WordColumn
 from memory_program.agents.spans.question_analysis import QuestionClues
 from memory_program.agents.spans.span_features import MAX_DISTANCE, TURN_FEATURES, Evidence, Matrix
 from memory_program.bank.dates.date_span import DateSpan, format_day, format_month
@@ -57,9 +57,27 @@ def date_candidates(evidence: Evidence) -> list[DateCandidate]:
         zip(evidence.excerpts.hits, evidence.excerpts.passages, strict=True)
     ):
         said_on = hit.session.date_time.date()
+        in_text = passage.columns[WordColumn.IN_CAPTION] == 0
         for mention in find_dates(passage.texts[0], said_on):
             span = mention.date_span
-            coverage, distance = _mention_context(evidence, passage, mention.start, mention.end)
+            words = [
+                word
+                for word, (first, last) in enumerate(passage.char_offsets)
+                if in_text[word] and first >= mention.start and last <= mention.end
+            ]
+            coverage, distance = 0.0, MAX_DISTANCE  # of its sentence, and to the nearest content word there
+            if words:
+                sentence = passage.columns[WordColumn.SENTENCE, words[0]]
+                nearest = min(
+                    (
+                        abs(int(word) - words[0])
+                        for word in np.flatnonzero(passage.columns[WordColumn.SENTENCE] == sentence)
+                        if passage.stems[word] in clues.content_stems
+                    ),
+                    default=MAX_DISTANCE,
+                )
+                coverage = evidence.coverage(passage.sentences[sentence])
+                distance = max(1, min(MAX_DISTANCE, nearest))
             if re.search(r" (?:before|of|after|up to) ", span.phrase):
                 kind = "weekday" if re.match(r"The \w+day ", span.phrase) else "week"
             else:
@@ -110,23 +128,3 @@ def _format_at_granularity(span: DateSpan, clues: QuestionClues) -> str:
     if clues.date_granularity == "year":
         return str(span.first.year)
     return format_month(span.first) if clues.date_granularity == "month" else span.phrase
-
-
-def _mention_context(evidence: Evidence, passage: Passage, start: int, end: int) -> tuple[float, int]:
-    """Return the coverage of a mention's sentence, and its distance to the nearest content word there."""
-    in_text = passage.columns[WordColumn.IN_CAPTION] == 0
-    within = [
-        word
-        for word, (first, last) in enumerate(passage.char_offsets)
-        if in_text[word] and first >= start and last <= end
-    ]
-    if not within:
-        return 0.0, MAX_DISTANCE
-    sentence = passage.columns[WordColumn.SENTENCE, within[0]]
-    content_words = [
-        word
-        for word in np.flatnonzero(passage.columns[WordColumn.SENTENCE] == sentence)
-        if passage.stems[word] in evidence.clues.content_stems
-    ]
-    nearest = min((abs(int(word) - within[0]) for word in content_words), default=MAX_DISTANCE)
-    return evidence.coverage(passage.sentences[sentence]), max(1, min(MAX_DISTANCE, nearest))

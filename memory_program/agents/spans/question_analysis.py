@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Literal
 
 from memory_program.agents.spans.word_classes import FUNCTION_CLASSES, WORD, normalize_word, word_class
@@ -112,6 +112,13 @@ def parse_question(text: str, speakers: Sequence[str]) -> QuestionClues:
         and word_class(word, is_first=True) not in FUNCTION_CLASSES
     )
     lowered = " ".join(words)
+    opening = re.match(r"(?:what|which|who|where) (.*)", lowered)
+    following = opening[1].split() if opening is not None else []
+    head = list(takewhile(lambda word: word not in _VERBS_AFTER_HEAD, following))
+    noun = head[-1] if head else ""
+    is_plural = noun.endswith("s") and not noun.endswith("ss") and noun not in _SINGULARS
+    asks_for_plural = following[:1] in (["are"], ["were"]) or (is_plural and not {"kind", "type"} & set(head))
+    asks_for_all = _DONE_OFTEN.search(lowered) is not None  # that somebody has done so far
     asked_date = re.search(r"\b(?:what|which) (year|month)\b", lowered)
     return QuestionClues(
         text=text,
@@ -122,26 +129,7 @@ def parse_question(text: str, speakers: Sequence[str]) -> QuestionClues:
         content_stems=content_stems,
         bigrams=frozenset(pair for pair in pairwise(stems) if not QUESTION_WORDS.issuperset(pair)),
         named_speakers=named,
-        wants_several=_wants_several(lowered),
+        wants_several=opening is not None and (asks_for_plural or asks_for_all),
         date_granularity="any" if asked_date is None else "year" if asked_date[1] == "year" else "month",
         is_about_future=re.search(r"\b(?:will|is|are|plan|planning|upcoming)\b", lowered) is not None,
     )
-
-
-def _wants_several(lowered: str) -> bool:
-    """Tell if a question asks for a plural noun, or for everything that somebody has done so far."""
-    asked = re.match(r"(?:what|which|who|where) (.*)", lowered)
-    if asked is None:
-        return False
-    words = asked[1].split()
-    if words[0] in ("are", "were") or _DONE_OFTEN.search(lowered):
-        return True
-    head: list[str] = []
-    for word in words:
-        if word in ("kind", "type"):
-            return False
-        if word in _VERBS_AFTER_HEAD:
-            break
-        head.append(word)
-    noun = head[-1] if head else ""
-    return noun.endswith("s") and not noun.endswith("ss") and noun not in _SINGULARS

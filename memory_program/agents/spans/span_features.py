@@ -106,12 +106,35 @@ class Evidence:
         self._total_idf = sum(self._idf.values()) or 1.0
         self._rarest = max(sorted(self._idf), key=self._idf.__getitem__, default="")
         self._prefixes = stem_prefixes(clues.content_stems)
-        self.turn_rows: Matrix = np.array(
-            [
-                self._turn_row(hit, passage)
-                for hit, passage in zip(self.excerpts.hits, self.excerpts.passages, strict=True)
-            ]
-        ).reshape(-1, len(TURN_FEATURES))
+        turn_rows: list[list[float]] = []
+        for hit, passage in zip(self.excerpts.hits, self.excerpts.passages, strict=True):
+            turn = hit.turn
+            before, after = _neighbor_passage(hit, -1), _neighbor_passage(hit, 1)
+            coverage, coverage_before = self.coverage(passage.vocabulary), self.coverage(before.vocabulary)
+            turn_rows.append(
+                [
+                    hit.score,
+                    clues.named_speakers == frozenset({turn.speaker}),
+                    len(clues.named_speakers) == 1 and turn.speaker not in clues.named_speakers,
+                    passage.is_question,
+                    coverage,
+                    coverage > 0.99,
+                    len(passage.vocabulary & clues.content_stems) / max(1, len(clues.content_stems)),
+                    len(passage.stem_prefixes & self._prefixes) / max(1, len(clues.content_stems)),
+                    self.coverage(passage.image_stems),
+                    max((self.coverage(stems) for stems in passage.sentences), default=0.0),
+                    coverage_before,
+                    self.coverage(passage.vocabulary | before.vocabulary),
+                    self.coverage(after.vocabulary),
+                    before.is_question,
+                    before.is_question * coverage_before,
+                    min(3, len(passage.bigrams & clues.bigrams)),
+                    self._rarest in passage.vocabulary,
+                    math.log1p(len(passage.stems)),
+                    turn.caption is not None,
+                ]
+            )
+        self.turn_rows: Matrix = np.array(turn_rows).reshape(-1, len(TURN_FEATURES))
         """Shape (hits, turn features)."""
         self.sentence_coverage: Matrix = np.array(
             [self.coverage(stems) for passage in self.excerpts.passages for stems in passage.sentences]
@@ -123,32 +146,6 @@ class Evidence:
         if self.clues.content_stems.isdisjoint(stems):
             return 0.0
         return sum(self._idf[stem] for stem in stems & self.clues.content_stems) / self._total_idf
-
-    def _turn_row(self, hit: ScoredTurn, passage: Passage) -> list[float]:
-        clues, turn = self.clues, hit.turn
-        before, after = _neighbor_passage(hit, -1), _neighbor_passage(hit, 1)
-        coverage, coverage_before = self.coverage(passage.vocabulary), self.coverage(before.vocabulary)
-        return [
-            hit.score,
-            clues.named_speakers == frozenset({turn.speaker}),
-            len(clues.named_speakers) == 1 and turn.speaker not in clues.named_speakers,
-            passage.is_question,
-            coverage,
-            coverage > 0.99,
-            len(passage.vocabulary & clues.content_stems) / max(1, len(clues.content_stems)),
-            len(passage.stem_prefixes & self._prefixes) / max(1, len(clues.content_stems)),
-            self.coverage(passage.image_stems),
-            max((self.coverage(stems) for stems in passage.sentences), default=0.0),
-            coverage_before,
-            self.coverage(passage.vocabulary | before.vocabulary),
-            self.coverage(after.vocabulary),
-            before.is_question,
-            before.is_question * coverage_before,
-            min(3, len(passage.bigrams & clues.bigrams)),
-            self._rarest in passage.vocabulary,
-            math.log1p(len(passage.stems)),
-            turn.caption is not None,
-        ]
 
 
 def span_features(evidence: Evidence) -> Matrix:

@@ -123,33 +123,26 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
         else:
             lead = _LEADING_WORD.match(said)
             said = said[lead.end() :] if lead else ""
-    span = span or _full_date(text, anchor)
+    if span is None:
+        month = re.search(rf"\b{MONTH}\b", text, re.IGNORECASE)
+        numbers = sorted(map(int, re.findall(r"\d+", re.sub(rf"\b(?:{_HOUR_12}|{_HOUR_24})", "", text))))
+        if month is not None and len(numbers) == 2 and not _OTHER_DAY.search(text):
+            # a day with a month in words and a year, in any order
+            parser = DateDataParser(
+                languages=["en"],
+                settings={
+                    "RELATIVE_BASE": datetime.combine(anchor, time(12)),
+                    "PARSERS": ["absolute-time"],
+                    "REQUIRE_PARTS": ["day", "month", "year"],
+                },
+            )
+            found = parser.get_date_data(text).date_obj
+            # dateparser ignores words that it does not know, and moves impossible dates
+            if found is not None and sorted((found.day, found.year)) == numbers:
+                span = day_span(found.date()) if found.month == month_number(month) else None
     named = _WEEKDAY_OF_DAY.search(text)
     is_other_day = named and span and span.is_day and span.first.weekday() != weekday_number(named["weekday"])
     return None if is_other_day else span
-
-
-def _full_date(text: str, anchor: date) -> DateSpan | None:
-    """Read a day with a month in words and a year, in any order, by dateparser.
-
-    Its result is taken if it has the numbers of the text: it ignores words that it does not know, and moves
-    impossible dates.
-    """
-    named = re.search(rf"\b{MONTH}\b", text, re.IGNORECASE)
-    numbers = sorted(map(int, re.findall(r"\d+", re.sub(rf"\b(?:{_HOUR_12}|{_HOUR_24})", "", text))))
-    if named is None or len(numbers) != 2 or _OTHER_DAY.search(text):
-        return None
-    parser = DateDataParser(
-        languages=["en"],
-        settings={
-            "RELATIVE_BASE": datetime.combine(anchor, time(12)),
-            "PARSERS": ["absolute-time"],
-            "REQUIRE_PARTS": ["day", "month", "year"],
-        },
-    )
-    found = parser.get_date_data(text).date_obj
-    is_right = found is not None and sorted((found.day, found.year)) == numbers
-    return day_span(found.date()) if found and is_right and found.month == month_number(named) else None
 
 
 def _weekday_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:

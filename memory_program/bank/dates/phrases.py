@@ -205,17 +205,6 @@ def month_number(match: re.Match[str]) -> int:
     )
 
 
-def _relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``last May`` and ``next May`` (a year away in May itself), and ``this May``, of that year."""
-    direction, first = relative_direction(match), anchor.replace(month=month_number(match), day=1)
-    if _is_other_word(match):
-        return None
-    if match["which"].lower() == "this":
-        return month_span(first)
-    is_this_year = (first.month < anchor.month) if direction < 0 else (first.month > anchor.month)
-    return month_span(first if is_this_year else first + relativedelta(years=direction))
-
-
 def _month_of_relative_year(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``May of last year`` and ``last year in May``, but not ``May this year bring you joy``."""
     is_verb = match["month"] in ("may", "march") or match["which"].lower() == "this"
@@ -247,12 +236,21 @@ def _season_span(match: re.Match[str], anchor: date) -> DateSpan | None:
     return DateSpan(first, first + relativedelta(months=3, days=-1), f"{season} {first.year}")
 
 
-def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
+def _relative_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``last week``, ``this month``, ``next year``; weeks begin on Monday, weekends on Saturday.
 
-    ``the past week`` ends with the anchor; ``this coming weekend`` is the first that has not begun.
+    ``the past week`` ends with the anchor; ``this coming weekend`` is the first that has not begun. ``last
+    May`` and ``next May`` are a year away in May itself; ``this May`` is that of the year.
     """
-    direction, unit, which = relative_direction(match), match["unit"].lower(), match["which"].lower()
+    direction, which = relative_direction(match), match["which"].lower()
+    if "month" in match.groupdict():
+        if _is_other_word(match):
+            return None
+        first = anchor.replace(month=month_number(match), day=1)
+        is_this_year = (first.month < anchor.month) if direction < 0 else (first.month > anchor.month)
+        is_shifted = which != "this" and not is_this_year
+        return month_span(first + relativedelta(years=direction) if is_shifted else first)
+    unit = match["unit"].lower()
     if which.endswith("past") and unit != "weekend":
         length = {"week": relativedelta(weeks=1), "month": relativedelta(months=1)}
         first = anchor - length.get(unit, relativedelta(years=1))
@@ -269,7 +267,14 @@ def _adjacent_period(match: re.Match[str], anchor: date) -> DateSpan | None:
 
 
 def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three."""
+    """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three.
+
+    ``in two days`` is no date if its clause denies something: ``we haven't talked in two days``.
+    """
+    if match[0].lower().startswith("in "):
+        before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
+        if _DENIAL.search(_CLAUSE_END.split(before)[-1]):
+            return None
     words, unit = match["count"].lower(), match["unit"].lower()
     sign, side = (-1, "before") if match.groupdict().get("ago") else (1, "after")
     shift, word = sign * number_from_words(words), words.removeprefix("a ").removesuffix(" of")
@@ -288,12 +293,6 @@ def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     if span is None or not is_vague:
         return span
     return DateSpan(span.first, span.last, f"{phrase} {format_month(anchor) if is_month else anchor.year}")
-
-
-def _period_to_come(match: re.Match[str], anchor: date) -> DateSpan | None:
-    """Resolve ``in two days``, unless its clause denies something: ``we haven't talked in two days``."""
-    before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
-    return None if _DENIAL.search(_CLAUSE_END.split(before)[-1]) else _period_at_offset(match, anchor)
 
 
 def number_from_words(words: str) -> int:
@@ -337,11 +336,11 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         ),
         (r"this (?:morning|afternoon|evening)", _relative_day),
         (rf"{COUNT} {_UNIT} (?P<ago>ago|back)", _period_at_offset),
-        (rf"in {COUNT} {_UNIT}", _period_to_come),
+        (rf"in {COUNT} {_UNIT}", _period_at_offset),
         (rf"{COUNT} {_UNIT} from now", _period_at_offset),
-        (rf"{WHICH} (?P<unit>weekend|week|month|year)(?! of\b)", _adjacent_period),  # "the last week of May"
+        (rf"{WHICH} (?P<unit>weekend|week|month|year)(?! of\b)", _relative_period),  # "the last week of May"
         (rf"{WHICH} {WEEKDAY}", relative_weekday),
-        (rf"{WHICH} {MONTH}", _relative_month),
+        (rf"{WHICH} {MONTH}", _relative_period),
         (rf"{WHICH} {SEASON}", _season_span),
         (rf"{MONTH},? (?:of )?{YEAR}", named_month),
         (rf"{MONTH},? ['’](?P<year>\d\d)", named_month),

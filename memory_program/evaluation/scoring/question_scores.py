@@ -157,7 +157,20 @@ def score_question(
         recalls.append(evidence_recall_under_budget(evidence, sources, tokens, RECALL_BUDGET_TOKENS))
         recall = dict(zip(RECALL_KEYS, recalls, strict=True))
     if question.benchmark.has_own_score:
-        own = _own_score(question, record.answer.text, judgements, nuggets)
+        own: float | None = None  # also if a judge has to score it, and has not found everything
+        prediction, kind = record.answer.text, question.category
+        judged = [(one.value, one.lines) for one in nuggets if one is not None and one.value is not None]
+        if question.benchmark is Benchmark.PERSONAMEM:
+            own = multiple_choice_score(prediction, str(question.answer))
+        elif isinstance(kind, MemoryAgentBenchTask):
+            own = memoryagentbench_score(kind, prediction, question.golds, question.movies)
+        is_summary = kind is MemoryAgentBenchTask.SUMMARIZATION
+        if own is None and isinstance(kind, MemoryAgentBenchTask) and not is_summary:
+            # of the first rubric: others are other scores
+            own = _record_score(next(iter(judgements.values()), None))
+        elif own is None and judged and len(judged) == len(nuggets):
+            values, lines = zip(*judged, strict=True)
+            own = nugget_score(question, prediction, values, lines)
         found = retrieval_scores(question, ranked, turn_group)
         return ScoredQuestion(question, record, judgements, own, None, None, recall, found, nuggets)
     return ScoredQuestion(
@@ -170,28 +183,6 @@ def score_question(
         recall=recall,
         retrieval=retrieval_scores(question, ranked, turn_group),
     )
-
-
-def _own_score(
-    question: Question,
-    prediction: str,
-    judgements: Mapping[str, JudgeRecord | None],
-    nuggets: Sequence[JudgeRecord | None],
-) -> float | None:
-    """Score an answer as its benchmark does; None if a judge has to, and has not found everything."""
-    if question.benchmark is Benchmark.PERSONAMEM:
-        return multiple_choice_score(prediction, str(question.answer))
-    kind = question.category
-    if isinstance(kind, MemoryAgentBenchTask):
-        score = memoryagentbench_score(kind, prediction, question.golds, question.movies)
-        if kind is not MemoryAgentBenchTask.SUMMARIZATION:
-            judgement = next(iter(judgements.values()), None)  # of the first rubric: others are other scores
-            return score if score is not None else _record_score(judgement)
-    found = [(one.value, one.lines) for one in nuggets if one is not None and one.value is not None]
-    if not found or len(found) < len(nuggets):
-        return None
-    values, lines = zip(*found, strict=True)
-    return nugget_score(question, prediction, values, lines)
 
 
 @dataclass(frozen=True, slots=True)

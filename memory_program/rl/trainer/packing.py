@@ -90,28 +90,27 @@ def pack_samples(samples: Sequence[Sample], max_tokens: int) -> list[PackedSeque
             if not sequences or sum(g.length for g in sequences[-1]) + part.length > max_tokens:
                 sequences.append([])
             sequences[-1].append(part)
-    return [_lay_out(sequence) for sequence in sequences]
-
-
-def _lay_out(groups: Sequence[_PromptGroup]) -> PackedSequence:
-    tokens: list[int] = []
-    positions: list[int] = []
-    group_ids: list[int] = []
-    branches: list[int] = []
-    predictors: list[int] = []
-    targets: list[int] = []
-    sample_ids: list[int] = []
-    for group_id, group in enumerate(groups):
-        last_of_prompt = len(tokens) + len(group.prompt) - 1
-        for branch, text in enumerate([group.prompt, *group.completions]):
-            first, position = len(tokens), len(group.prompt) if branch else 0
-            tokens += text
-            positions += range(position, position + len(text))
-            group_ids += [group_id] * len(text)
-            branches += [branch] * len(text)
-            for index in group.completions[text] if branch else ():
-                predictors += [last_of_prompt, *range(first, first + len(text) - 1)]
-                targets += text
-                sample_ids += [index] * len(text)
-    columns = (tokens, positions, group_ids, branches, predictors, targets, sample_ids)
-    return PackedSequence(*map(torch.tensor, columns))
+    packed: list[PackedSequence] = []
+    for sequence in sequences:
+        tokens: list[int] = []
+        positions: list[int] = []
+        group_ids: list[int] = []
+        branches: list[int] = []
+        predictors: list[int] = []
+        targets: list[int] = []
+        sample_ids: list[int] = []
+        for group_id, group in enumerate(sequence):
+            last_of_prompt = len(tokens) + len(group.prompt) - 1
+            for branch, text in enumerate([group.prompt, *group.completions]):
+                first, position = len(tokens), len(group.prompt) if branch else 0
+                tokens += text
+                positions += range(position, position + len(text))
+                group_ids += [group_id] * len(text)
+                branches += [branch] * len(text)
+                for index in group.completions[text] if branch else ():
+                    predictors += [last_of_prompt, *range(first, first + len(text) - 1)]
+                    targets += text
+                    sample_ids += [index] * len(text)
+        columns = (tokens, positions, group_ids, branches, predictors, targets, sample_ids)
+        packed.append(PackedSequence(*map(torch.tensor, columns)))
+    return packed

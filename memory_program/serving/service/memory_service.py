@@ -125,9 +125,15 @@ class MemoryService:
         self._spaces: OrderedDict[str, MemorySpace] = OrderedDict()
         self._spaces_lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
-        self.writer = SessionWriter(
-            self.buffer, self._write_session, self._model_answers, pace or WriterPace()
-        )
+
+        def model_answers() -> bool:
+            try:
+                check_model(getattr(program.writer, program.writer.agents[0]).lm)
+            except ModelError:
+                return False
+            return True
+
+        self.writer = SessionWriter(self.buffer, self._write_session, model_answers, pace or WriterPace())
 
     def start(self) -> None:
         """Begin to write sessions in the background, those of an earlier process first."""
@@ -484,14 +490,6 @@ class MemoryService:
             )
             self._keep(space)
         return lost
-
-    def _model_answers(self) -> bool:
-        lm = getattr(self._program.writer, self._program.writer.agents[0]).lm
-        try:
-            check_model(lm)
-        except ModelError:
-            return False
-        return True
 
 
 def _operations_json(space: MemorySpace, operations: Sequence[Operation]) -> list[dict[str, Any]]:
