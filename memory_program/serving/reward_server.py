@@ -30,7 +30,7 @@ from memory_program.bank.memory import MemoryKind
 from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
 from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.core.command_line import parse_flags, run_script
-from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.errors import ConfigError, MemoryProgramError, RecordError
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import Settings
@@ -186,8 +186,8 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
                 "agent's replies in its turns before"
             )
         found = rewarder.reward(episode_from_json(episode), agent, reply, expert_tokens, earlier)
-    except RecordError as error:
-        return {**named, "error": str(error)}
+    except MemoryProgramError as error:
+        return {**named, "error": error.server_message}
     except RecursionError:
         return {**named, "error": "the item is nested too deeply to be read"}
     if found.reward is None:
