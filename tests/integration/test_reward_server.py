@@ -12,9 +12,11 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import dspy
 import httpx
 import pytest
 import uvicorn
+from dspy.clients import base_lm
 
 from locomo.types import Question
 from memory_program.bank.budget import count_tokens
@@ -140,6 +142,11 @@ def test_an_exhausted_quota_is_the_error_of_its_items_alone():
         first, second, third = asked(address, GOOD, {**EMPTY, "id": 7}, GOOD)
     assert (first["reward"], third["reward"], second["id"]) == (0.5, 0.5, 7)
     assert "quota of the server's model provider is used up (judge: no credit)" in second["error"]
+
+
+def test_dspy_holds_nothing_of_a_request(address):
+    asked(address, {**GOOD, "episode": changed(turns=[{**TURNS[0], "text": "My word is xyzzyplugh."}])})
+    assert "xyzzyplugh" not in str([base_lm.GLOBAL_HISTORY, dspy.settings.trace])
 
 
 def test_half_a_surrogate_pair_in_an_item_does_not_affect_the_others(address):
