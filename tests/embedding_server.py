@@ -1,5 +1,6 @@
 """A server of embeddings on loopback: a text's vector counts its words by theme, so synonyms are alike."""
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -20,12 +21,17 @@ def theme_vector(text: str) -> list[float]:
 
 
 class EmbeddingServer(ServedApp):
-    """The server. ``texts`` has all that was embedded, ``keys`` what was sent; ``is_broken`` answers 500."""
+    """The server. ``texts`` has all that was embedded, ``keys`` what was sent with each request.
+
+    ``statuses`` are those of the next answers, which say ``message``. ``edit`` changes the vectors of others.
+    """
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.keys: list[str] = []
-        self.is_broken = False
+        self.statuses: Iterator[int] = iter(())
+        self.message = "out of memory"
+        self.edit: Callable[[list[dict[str, Any]]], list[dict[str, Any]]] = list
         app = FastAPI()
         app.post("/v1/embeddings", response_model=None)(self._embed)
         super().__init__(app)
@@ -38,12 +44,14 @@ class EmbeddingServer(ServedApp):
 
     def _embed(self, request: Request, body: dict[str, Any]) -> dict[str, Any] | JSONResponse:
         self.keys.append(request.headers["authorization"].removeprefix("Bearer "))
-        if self.is_broken:
-            return JSONResponse({"error": {"message": "out of memory"}}, 500)
+        status = next(self.statuses, 200)
+        if status != 200:  # with the header that keeps OpenAI's client from retrying, too
+            content = {"error": {"message": self.message}}
+            return JSONResponse(content, status, {"x-should-retry": "false"})
         self.texts += body["input"]
         data = [
             {"object": "embedding", "index": place, "embedding": theme_vector(text)}
             for place, text in enumerate(body["input"])
         ]
         usage = {"prompt_tokens": 1, "total_tokens": 1}
-        return {"object": "list", "data": data, "model": body["model"], "usage": usage}
+        return {"object": "list", "data": self.edit(data), "model": body["model"], "usage": usage}

@@ -8,6 +8,11 @@ was wrong with which value, what was expected, and what to do next.
 class MemoryProgramError(Exception):
     """Base of every deliberate error of this package."""
 
+    @property
+    def server_message(self) -> str:
+        """The message for the client of a server, who started no command."""
+        return str(self)
+
 
 class ConfigError(MemoryProgramError, ValueError):
     """A setting is out of range, unknown, or contradicts another one."""
@@ -104,9 +109,18 @@ class QuotaExhaustedError(BudgetExceededError):
 
     def __init__(self, what: str) -> None:
         """Say which call was refused and why, and what to do."""
+        self._what = what
         super().__init__(
             f"the quota of the provider is used up ({what}): add credit or choose another model; finished "
             "work is kept, and the same command continues from there"
+        )
+
+    @property
+    def server_message(self) -> str:
+        """Say who can do something about it."""
+        return (
+            f"the quota of the server's model provider is used up ({self._what}): whoever runs the server "
+            "must add credit or choose another model; then send the request again"
         )
 
 

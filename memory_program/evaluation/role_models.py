@@ -57,6 +57,7 @@ def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | No
         cache_file=config.output_dir / EMBEDDINGS_FILE,
         weight=search.weight,
         reranker=search.reranker,
+        limiter=AdaptiveLimiter(config.concurrency),
     )
 
 

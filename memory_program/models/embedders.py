@@ -12,9 +12,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import dspy
 import numpy as np
+from dspy import lm15
+from dspy.clients.engines.litellm_errors import litellm_errors
 from numpy.typing import ArrayLike, NDArray
+from tenacity import Retrying, retry_if_exception
 
 from locomo.json_at import INVALID_CHARACTERS
 from memory_program.bank.dense import (
@@ -26,10 +28,12 @@ from memory_program.bank.dense import (
 )
 from memory_program.core.errors import EmbeddingError, EmbeddingMismatchError, StoreError
 from memory_program.core.extras import name_missing_extra
+from memory_program.core.redaction import redact_error
 from memory_program.models.factory import missing_keys
 from memory_program.models.http_engine import NO_KEY, read_key
 from memory_program.models.litellm_engine import import_litellm
 from memory_program.models.model_names import embedder_fingerprint, is_bundled, is_local, model_source
+from memory_program.models.rate_limit import AdaptiveLimiter, RetryPolicy
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -38,8 +42,8 @@ EMBEDDER_KEY = "EMBEDDER_API_KEY"
 """The environment variable whose key goes before that of the provider."""
 
 _MAX_CHARS = 2000  # many models take 512 tokens, and their servers refuse more
-_MAX_RETRIES = 3
 _TIMEOUT_S = 120.0
+_CLIENT_RETRIES = 1  # of OpenAI's client, within each try: LiteLLM takes 0 for its default, 2
 _PROBE = "The length of this vector is that of all."
 _KEPT_BYTES = 2**29
 """Vectors of tokens that are kept: those of about 10,000 turns of LoCoMo under a model of 384 dimensions."""
@@ -52,6 +56,8 @@ def load_embedder(
     cache_file: Path,
     weight: float | None = DENSE_WEIGHT,
     reranker: str | None = None,
+    limiter: AdaptiveLimiter | None = None,
+    retries: RetryPolicy | None = None,
 ) -> DenseIndex:
     """Make the empty dense index of an embedding model.
 
@@ -61,9 +67,12 @@ def load_embedder(
         cache_file: the SQLite file of its vectors, by model and text. A text in it is never embedded again.
         weight: as of ``DenseIndex``.
         reranker: ``local:`` and a folder or hub id of a sentence-transformers model for ``embed_tokens``.
+        limiter: limits the calls of an API that run at once; None allows eight.
+        retries: says which failed calls of an API are tried again.
 
     Raises:
         EmbeddingError: the model cannot be used; the message names it and its endpoint.
+        ModelError: LiteLLM does not know the provider.
         StoreError: the file of the vectors cannot be used.
     """
     if is_bundled(name):
@@ -84,9 +93,12 @@ def load_embedder(
             encode = load().encode_query if task == "query" else load().encode_document
             return encode(texts, show_progress_bar=False)
 
+    call_endpoint = partial(
+        _call_endpoint, name, api_base, limiter or AdaptiveLimiter(8), retries or RetryPolicy()
+    )
     embed, embed_query = (
         CachedEmbedding(
-            partial(embed_here, task) if is_local(name) else partial(_call_endpoint, name, api_base),
+            partial(embed_here, task) if is_local(name) else call_endpoint,
             f"{task}:{model}",
             cache_file,
         )
@@ -157,28 +169,75 @@ class CachedEmbedding:
             ) from error
 
 
-def _call_endpoint(name: str, api_base: str | None, texts: list[str]) -> ArrayLike:
-    """Embed texts by one call of an API, with retries."""
-    import_litellm()  # without telemetry
-    from openai import OpenAIError  # the base of LiteLLM's errors; slow to import
-
-    key = read_key(EMBEDDER_KEY) or (NO_KEY if api_base is not None and missing_keys(name) else "")
-    options: dict[str, Any] = {"max_retries": _MAX_RETRIES, "timeout": _TIMEOUT_S}  # Any: LiteLLM's
-    options |= {"api_key": key} if key else {}
+def _call_endpoint(
+    name: str, api_base: str | None, limiter: AdaptiveLimiter, retries: RetryPolicy, texts: list[str]
+) -> ArrayLike:
+    """Embed texts by one call of an API, trying as often as the policy allows."""
+    key = read_key(EMBEDDER_KEY)
+    if not key and (missing := missing_keys(name)):
+        if api_base is None:
+            raise EmbeddingError(
+                f"embedder {name!r} needs a key: set {' or '.join([*missing, EMBEDDER_KEY])} in the "
+                "environment, or give the address of a server that needs none with --embedder-api-base"
+            )
+        key = NO_KEY
+    options: dict[str, Any] = {"api_key": key} if key else {}  # Any: LiteLLM's
     options |= {"api_base": api_base} if api_base is not None else {}
-    embedder = dspy.Embedder(name, len(texts), caching=False, **options)
-    place = api_base or "its provider's own address"
+
+    def try_once() -> ArrayLike:
+        with limiter.slot():
+            try:
+                vectors = _request_vectors(name, texts, options)
+            except (lm15.RateLimitError, lm15.TimeoutError):  # too many calls at once, either way
+                limiter.record_rate_limit()
+                raise
+            limiter.record_success()
+            return vectors
+
+    retrying = Retrying(
+        stop=retries.gives_up,
+        retry=retry_if_exception(retries.should_retry),
+        wait=retries.wait_s,
+        reraise=True,
+    )
     try:
-        vectors = embedder([text[:_MAX_CHARS] or " " for text in texts])
-        if len(vectors) != len(texts):
-            raise ValueError(f"{len(vectors)} vectors for {len(texts)} texts")
-        return vectors
-    except (OpenAIError, AttributeError, KeyError, TypeError, ValueError) as error:
-        said = " ".join(str(error).split())[:300]
+        return retrying(try_once)
+    except lm15.LM15Error as error:
+        redact_error(error)
+        said = " ".join(error.message.partition("\n\n")[0].split())[:300]  # without the client's advice
+        is_refused = error.status in (401, 403, 404)
+        advice = f"; check --embedder, --embedder-api-base and {EMBEDDER_KEY}" if is_refused else ""
         raise EmbeddingError(
-            f"embedder {name!r} at {place} failed: {said}; check --embedder, --embedder-api-base and "
-            f"{EMBEDDER_KEY}, and start the same command again: vectors so far are kept"
+            f"embedder {name!r} at {api_base or 'the address of its provider'} failed: {said}{advice}; "
+            "start the same command again: vectors so far are kept"
         ) from error
+
+
+def _request_vectors(name: str, texts: list[str], options: dict[str, Any]) -> ArrayLike:  # Any: LiteLLM's
+    """Ask an API for the vectors of texts, trying once.
+
+    Raises:
+        lm15.LM15Error: the call failed, or its reply has not one vector for each text.
+    """
+    litellm = import_litellm()  # without telemetry
+    try:
+        with litellm_errors(model=name):
+            reply = litellm.embedding(
+                model=name,
+                input=[text[:_MAX_CHARS] or " " for text in texts],
+                timeout=_TIMEOUT_S,
+                max_retries=_CLIENT_RETRIES,
+                caching=False,
+                **options,
+            )
+        # a server may answer in another order; some leave out an index, such as 0
+        places = [at if item.get("index") is None else item["index"] for at, item in enumerate(reply.data)]
+        if sorted(places) != list(range(len(texts))):
+            raise ValueError(f"{len(texts)} texts, and vectors with the indices {places[:20]}")
+        vectors = np.asarray([item["embedding"] for item in reply.data], dtype=np.float32)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise lm15.ServerError(f"the reply has not one vector for each text: {error}") from error
+    return vectors[np.argsort(places)]
 
 
 def _token_function(name: str) -> TokenFunction:

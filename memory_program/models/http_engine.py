@@ -186,7 +186,7 @@ class ChatCompletionsEngine:
             body = json.loads(text)
             if not isinstance(body, dict):
                 raise TypeError(f"expected a JSON object, got {type(body).__name__}")
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             # such as a gateway's error page: the next try may get through
             said = f"it says {read_error(text).message!r}" if text.strip() else "it is empty"
             hint = version_hint(self._url)
@@ -238,15 +238,15 @@ def read_completion(body: dict[str, Any], request: Request, url: str) -> Respons
     Raises:
         lm15.ProviderError: it is none, carries an error, or was ended by a content filter.
     """
-    check_body(body, url)
     try:
+        check_body(body, url)
         response = lm15.response_from_openai_chat(
             body, model=request.model, response_format=request.config.response_format
         )
     except (TypeError, ValueError, KeyError, AttributeError) as malformed:
         begin = json.dumps(body)[:200]
         raise lm15.ServerError(
-            f"the reply is not a chat completion: {malformed}; it begins with {begin!r}"
+            f"the reply of {url} is not a chat completion: {malformed}; it begins with {begin!r}"
         ) from malformed
     return with_cut(response, body)
 

@@ -100,7 +100,7 @@ def read_error(text: str) -> ServerError:
     """
     try:
         body = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         title = _TITLE.search(text) if "<" in text else None
         plain = title[2] if title else _TAG.sub(" ", text)
         return ServerError(_shortened(html.unescape(plain)))
@@ -115,8 +115,9 @@ def _read_json(body: object) -> ServerError:
     if not isinstance(body, dict):
         return ServerError(_shortened("" if body is None else str(body)))
     fields = cast(dict[str, Any], body)
-    place = fields.get("loc")  # FastAPI's: ["body", "top_p"]
-    parameter = str(cast(list[Any], place)[-1]) if place else str(fields.get("param") or "")
+    loc = fields.get("loc")  # FastAPI's: ["body", "top_p"]
+    place = cast(list[Any], loc) if isinstance(loc, list) else []
+    parameter = str(place[-1]) if place else str(fields.get("param") or "")
     code = str(fields.get("code") or fields.get("type") or "")
     structured = [key for key in _STRUCTURED if isinstance(fields.get(key), (dict, list))]
     plain = {key.lower().replace("_", ""): key for key in fields}

@@ -23,6 +23,7 @@ import dspy
 from dspy.teleprompt import Teleprompter
 
 from locomo.types import Conversation
+from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.space import MemorySpace
@@ -171,7 +172,7 @@ class MemoryGRPO(Teleprompter):
             StoreError: the database fails.
         """
         _check_setup(self.target, student, trainset, valset)
-        with self._open_store() as store:
+        with self._open_store() as store, dspy_history_disabled():
             _TrainingLoop(self, student, trainset, valset, store).run()
         return student
 
@@ -181,7 +182,7 @@ class MemoryGRPO(Teleprompter):
         A server samples in a job only, Arbor or vLLM: one is begun, and cancelled at the end.
         """
         _check_setup(self.target, student, trainset, ())
-        with ExitStack() as stack:
+        with ExitStack() as stack, dspy_history_disabled():
             store = stack.enter_context(self._open_store())
             lm, settings = get_policy_lm(student, self.target), _resume_settings(self, student, trainset, ())
             if samples_on_server(lm):

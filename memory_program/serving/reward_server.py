@@ -25,12 +25,13 @@ from locomo.judge.rubrics import Rubric
 from memory_program import __version__
 from memory_program.agents.context import MemoryContext
 from memory_program.agents.model_prompts import load_agent_prompts
+from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import MemoryKind
 from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
 from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.core.command_line import parse_flags, run_script
-from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.errors import ConfigError, MemoryProgramError, RecordError
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import Settings
@@ -185,9 +186,10 @@ def _reward_item(rewarder: ReplyRewarder, item: object) -> Json:
                 f"earlier={earlier!r:.80} is no list of at most {MAX_EARLIER} replies: give the texts of the "
                 "agent's replies in its turns before"
             )
-        found = rewarder.reward(episode_from_json(episode), agent, reply, expert_tokens, earlier)
-    except RecordError as error:
-        return {**named, "error": str(error)}
+        with dspy_history_disabled():
+            found = rewarder.reward(episode_from_json(episode), agent, reply, expert_tokens, earlier)
+    except MemoryProgramError as error:
+        return {**named, "error": error.server_message}
     except RecursionError:
         return {**named, "error": "the item is nested too deeply to be read"}
     if found.reward is None:

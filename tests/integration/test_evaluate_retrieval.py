@@ -2,6 +2,8 @@
 
 import io
 import json
+import traceback
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.forget.__main__ import main as forget_command
 from memory_program.models.embedders import load_embedder
+from memory_program.models.rate_limit import RetryPolicy
 from tests.embedding_server import EmbeddingServer
 from tests.evaluation_samples import write_conversations
 from tests.model_server import ModelServer
@@ -93,12 +96,12 @@ def test_a_failed_embedding_names_the_endpoint_and_nothing_is_answered_by_words(
     asked_again = json.loads(talk.read_text())
     asked_again[0]["qa"][0]["question"] = "Which animal lives with Ana?"
     talk.write_text(json.dumps(asked_again))
-    server.is_broken = True
+    server.statuses = repeat(400)
     with pytest.raises(EmbeddingError, match=rf"'openai/themes' at {server.url} failed: .*out of memory"):
         run(talk, tmp_path / "run", **with_server(server))
     answers = tmp_path / "run/extractive/answers.jsonl"
     assert not answers.exists() or answers.read_text() == ""
-    server.is_broken = False
+    server.statuses = iter(())
     run(talk, tmp_path / "run", **with_server(server))
     assert ranked(tmp_path / "run")[0] == "D1:1"
 
@@ -111,6 +114,81 @@ def test_a_server_gets_the_key_of_its_provider_and_none_is_needed(server, tmp_pa
             monkeypatch.setenv("MISTRAL_API_KEY", key)
         load_embedder("mistral/themes", api_base=server.url, cache_file=tmp_path / f"{place}.sqlite")
     assert server.keys == ["no-key", "0123456789"]
+
+
+def test_an_outage_of_a_few_calls_is_survived(server, tmp_path):
+    server.statuses = iter([503, 429, 500, 503, 429])
+    retries = RetryPolicy(first_wait_s=0.01)
+    load_embedder("openai/x", api_base=server.url, cache_file=tmp_path / "v.sqlite", retries=retries)
+    assert len(server.keys) == 6
+
+
+@pytest.mark.parametrize(
+    ("status", "is_advised"), [(401, True), (403, True), (404, True), (429, False), (503, False)]
+)
+def test_only_a_refused_call_is_told_to_check_name_address_and_key(server, tmp_path, status, is_advised):
+    server.statuses = repeat(status)
+    with pytest.raises(EmbeddingError, match=r"failed: .*out of memory.*; start the same command") as caught:
+        load_embedder(
+            "openai/x",
+            api_base=server.url,
+            cache_file=tmp_path / "v.sqlite",
+            retries=RetryPolicy(max_retries=0),
+        )
+    assert ("check --embedder, " in str(caught.value)) == is_advised
+
+
+def test_a_provider_without_a_key_is_told_its_variables(tmp_path, monkeypatch):
+    for variable in ("EMBEDDER_API_KEY", "OPENAI_API_KEY"):
+        monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(EmbeddingError, match="needs a key: set OPENAI_API_KEY or EMBEDDER_API_KEY"):
+        load_embedder("openai/x", cache_file=tmp_path / "v.sqlite")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda data: data[::-1],
+        lambda data: [{k: v for k, v in one.items() if k != "index"} for one in data],
+        lambda data: [{k: v for k, v in one.items() if v != 0} for one in data],
+    ],
+    ids=["another order", "no index", "no index 0"],
+)
+def test_each_text_gets_its_own_vector(server, tmp_path, edit):
+    dense = load_embedder("openai/x", api_base=server.url, cache_file=tmp_path / "v.sqlite")
+    server.edit = edit
+    vectors = dense.embed_queries(["dog", "sea", "piano"])
+    assert vectors.argmax(axis=1).tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda data: [{**one, "index": 0} for one in data],
+        lambda data: [{**one, "index": one["index"] + 1} for one in data],
+        lambda data: data[:1],
+        lambda data: [*data, data[0]],
+        lambda data: ["x", "y"],
+    ],
+    ids=["twice the same", "from 1", "too few", "too many", "no vectors"],
+)
+def test_vectors_that_cannot_be_told_apart_are_an_error(server, tmp_path, edit):
+    no_retries = RetryPolicy(max_retries=0)
+    file = tmp_path / "v.sqlite"
+    dense = load_embedder("openai/x", api_base=server.url, cache_file=file, retries=no_retries)
+    server.edit = edit
+    with pytest.raises(EmbeddingError, match="the reply has not one vector for each text"):
+        dense.embed_queries(["dog", "sea"])
+
+
+def test_no_part_of_a_key_that_a_server_echoes_is_left(server, tmp_path, monkeypatch):
+    key = "correct-horse-battery-staple"
+    monkeypatch.setenv("EMBEDDER_API_KEY", key)
+    server.statuses = repeat(401)
+    for server.message in (f"bad key {key}", f"{'wrong ' * 35}{key}"):  # the cut is within the second
+        with pytest.raises(EmbeddingError, match="check --embedder") as caught:
+            load_embedder("openai/x", api_base=server.url, cache_file=tmp_path / "v.sqlite")
+        assert "correct-horse" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_a_store_records_the_embedder_and_its_vectors(server, tmp_path):

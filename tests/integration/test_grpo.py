@@ -9,6 +9,7 @@ import dspy
 import pytest
 import torch
 from dspy import lm15
+from dspy.clients import base_lm
 
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
@@ -344,6 +345,13 @@ def test_a_dry_run_returns_groups_and_changes_nothing(folder, tmp_path):
         best = max(group.samples, key=lambda part: part.reward)
         assert best.advantage > 0
     assert has_weights(program, before)
+
+
+def test_dspy_keeps_no_history_of_a_training(folder, tmp_path, monkeypatch):
+    monkeypatch.setattr(base_lm, "GLOBAL_HISTORY", [])
+    grpo(tmp_path / "dry").dry_run(student(folder), trainset=TRAIN)
+    grpo(tmp_path / "run", num_train_steps=1).compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert (base_lm.GLOBAL_HISTORY, dspy.settings.trace) == ([], [])
 
 
 class Failing(RuledReader):

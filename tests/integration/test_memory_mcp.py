@@ -16,7 +16,7 @@ from memory_program.serving.service.api_tokens import ApiTokens
 from tests.conftest import CHECKOUT
 from tests.memory_server import KEY
 from tests.memory_services import served
-from tests.model_server import ModelServer
+from tests.model_server import Behaviour, ModelServer
 
 TOOLS = ["remember", "ask", "search_memory", "list_memories", "history", "correct", "forget", "undo"]
 PIP = "I adopted a dog called Pip in Oslo."
@@ -91,6 +91,21 @@ def test_every_tool_resource_and_prompt_works_over_http(tmp_path, model, mode):
         async def run():
             async with connected(address, mode) as client:
                 await use_every_tool(client)
+
+        asyncio.run(run())
+
+
+def test_an_exhausted_quota_is_told_to_an_assistant_as_the_server_s(tmp_path):
+    with (
+        ModelServer(lambda prompt, seen: Behaviour.QUOTA) as broke,
+        served(f"sqlite:///{tmp_path / 'b.sqlite'}", broke.url, mcp="http") as (address, _),
+    ):
+
+        async def run():
+            async with connected(address) as client:
+                failed = await client.call_tool("ask", {"question": "What is the dog called?"})
+            assert failed.is_error
+            assert "whoever runs the server must add credit" in failed.content[0].text
 
         asyncio.run(run())
 

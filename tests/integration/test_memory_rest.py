@@ -327,6 +327,17 @@ def test_a_model_that_fails_is_an_error_and_no_answer(tmp_path):
     assert (answer.status_code, answer.json()["code"]) == (502, "Model")
 
 
+def test_an_exhausted_quota_is_no_fault_of_the_client(tmp_path):
+    with (
+        ModelServer(lambda p, n: Behaviour.QUOTA) as broke,
+        served(f"sqlite:///{tmp_path / 'b.sqlite'}", broke.url) as (address, _),
+    ):
+        answer = httpx.post(f"{address}{API}/ask", json=QUESTION, timeout=60)
+    assert (answer.status_code, answer.json()["code"]) == (503, "QuotaExhausted")
+    assert "whoever runs the server must add credit" in answer.json()["detail"]
+    assert "same command" not in answer.text
+
+
 def test_sizes_hosts_and_waiting_turns_are_limited(tmp_path, model):
     with (
         served(f"sqlite:///{tmp_path / 'b.sqlite'}", model.url, max_megabytes=0.01, max_waiting=2) as (

@@ -11,7 +11,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 
+import dspy
 import pytest
+from dspy.clients import base_lm
 
 from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
@@ -24,10 +26,11 @@ from memory_program.core.errors import (
     RepeatedKeyError,
     UnknownMemoryError,
 )
+from memory_program.serving.service.memory_service import MemoryService
 from tests.conftest import CHECKOUT
 from tests.conversations import session
 from tests.databases import DATABASES, empty_database
-from tests.memory_services import BEGAN, QUICK, running, said
+from tests.memory_services import BEGAN, QUICK, program, running, said
 from tests.model_server import Behaviour, ModelServer
 
 HOUR = SessionRule(pause_s=3600)
@@ -506,3 +509,16 @@ def test_the_open_file_has_no_trace_of_an_erased_namespace(tmp_path, model):
         service.add("ana", [said("My secret word is xyzzyplugh.")])
         service.erase("ana")
     assert not any(b"xyzzyplugh" in file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_dspy_holds_nothing_of_an_erased_namespace(tmp_path, model):
+    made = program(model.url)
+    service = MemoryService(f"sqlite:///{tmp_path / 'bank.sqlite'}", made, pace=QUICK)
+    service.start()
+    service.add("ana", [said("My secret word is xyzzyplugh.")], ends=True)
+    assert service.wait("ana", 10)
+    assert "xyzzyplugh" in service.ask("ana", "What is the secret word?").text
+    service.erase("ana")
+    service.stop()
+    histories = [history for part in made.predictors() for history in (part.history, part.lm.history)]
+    assert "xyzzyplugh" not in str([base_lm.GLOBAL_HISTORY, dspy.settings.trace, *histories])

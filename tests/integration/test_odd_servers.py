@@ -400,6 +400,9 @@ def test_an_untrusted_certificate_is_told_at_once_and_can_be_trusted(
         (400, {"message": "bad payload"}, "bad payload"),
         (400, {"errors": [{"message": "one thing"}, {"message": "another"}]}, "one thing; another"),
         (422, {"detail": [{"loc": ["body", "n"], "msg": "Input should be 1"}]}, "n: Input should be 1"),
+        (422, {"detail": [{"loc": 5, "msg": "field required"}]}, "field required"),
+        (422, {"detail": [{"loc": "body", "msg": "field required"}]}, "field required"),
+        (400, "[" * 100_000, r"\[\[\["),
         (400, {"error": "no slot available"}, "no slot available"),
         (
             400,
@@ -467,6 +470,21 @@ def test_a_reply_that_is_no_completion_is_told_in_its_words(body: object) -> Non
         pytest.raises(ModelError, match=told),
     ):
         check_model(model(server.url))
+
+
+@pytest.mark.parametrize("choices", [["x"], {"a": 1}, [["x"]], 7])
+def test_choices_of_another_shape_are_retried_and_shown(choices: object) -> None:
+    with (
+        answering(200, json.dumps({"choices": choices})) as url,
+        pytest.raises(dspy.LMServerError, match=r"reply of http://.*it begins with .*tried 3") as caught,
+    ):
+        model(url)("hello")
+    assert json.dumps({"choices": choices}) in str(caught.value)
+
+
+def test_a_reply_that_is_nested_too_deeply_is_retried() -> None:
+    with answering(200, "[" * 100_000) as url, pytest.raises(dspy.LMServerError, match="tried 3 times"):
+        model(url)("hello")
 
 
 def test_an_address_that_is_too_long_is_told_the_right_one() -> None:

@@ -12,17 +12,21 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+import dspy
 import httpx
 import pytest
 import uvicorn
+from dspy.clients import base_lm
 
+from locomo.types import Question
 from memory_program.bank.budget import count_tokens
+from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.trainer_groups import LengthSettings
-from memory_program.core.errors import ConfigError
+from memory_program.core.errors import ConfigError, QuotaExhaustedError
 from memory_program.rl.episode_json import episode_to_json
 from memory_program.rl.episodes import Episode
-from memory_program.rl.rewards import RewardRule, build_answer_metric
+from memory_program.rl.rewards import AnswerMetric, RewardRule, build_answer_metric
 from memory_program.serving import verl_reward
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.serving.reward_server import RequestLimits, RewardServerConfig, make_app, serve_rewards
@@ -63,8 +67,8 @@ BROKEN = [
 
 
 @contextmanager
-def served(limits: RequestLimits) -> Iterator[str]:
-    rewarder = ReplyRewarder(reader_by_rules(), build_answer_metric("f1"), RewardRule("dense"))
+def served(limits: RequestLimits, metric: AnswerMetric | None = None) -> Iterator[str]:
+    rewarder = ReplyRewarder(reader_by_rules(), metric or build_answer_metric("f1"), RewardRule("dense"))
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(make_app(rewarder, limits), log_level="error"))
@@ -124,6 +128,25 @@ def test_in_a_batch_a_broken_item_is_its_own_error(address):
     assert first["reward"] == 0.5
     assert "episode='/etc/passwd' is not an object" in second["error"]
     assert third["reward"] == 0.0
+
+
+def test_an_exhausted_quota_is_the_error_of_its_items_alone():
+    score = build_answer_metric("f1")
+
+    def metric(question: Question, answer: Answer) -> float | None:
+        if "Oslo" in question.text and not answer.shown:  # only after the empty reply
+            raise QuotaExhaustedError("judge: no credit")
+        return score(question, answer)
+
+    with served(RequestLimits(), metric) as address:
+        first, second, third = asked(address, GOOD, {**EMPTY, "id": 7}, GOOD)
+    assert (first["reward"], third["reward"], second["id"]) == (0.5, 0.5, 7)
+    assert "quota of the server's model provider is used up (judge: no credit)" in second["error"]
+
+
+def test_dspy_holds_nothing_of_a_request(address):
+    asked(address, {**GOOD, "episode": changed(turns=[{**TURNS[0], "text": "My word is xyzzyplugh."}])})
+    assert "xyzzyplugh" not in str([base_lm.GLOBAL_HISTORY, dspy.settings.trace])
 
 
 def test_half_a_surrogate_pair_in_an_item_does_not_affect_the_others(address):

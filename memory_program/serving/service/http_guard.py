@@ -25,6 +25,7 @@ from memory_program.core.errors import (
     ConflictError,
     MemoryProgramError,
     ModelError,
+    QuotaExhaustedError,
     RepeatedKeyError,
     StoreError,
     UnknownMemoryError,
@@ -52,6 +53,7 @@ _STATUSES: tuple[tuple[type[MemoryProgramError], int], ...] = (
     (UnknownMemoryError, 404),
     (ConflictError, 409),
     (StoreError, 503),
+    (QuotaExhaustedError, 503),
     (ModelError, 502),
     (MemoryProgramError, 422),
 )
@@ -72,7 +74,7 @@ def problem(
 
 def error_problem(error: MemoryProgramError) -> Response:
     """Make the response to an error of this package."""
-    return problem(error_status(error), str(error), type(error).__name__.removesuffix("Error"))
+    return problem(error_status(error), error.server_message, type(error).__name__.removesuffix("Error"))
 
 
 def error_status(error: MemoryProgramError) -> int:

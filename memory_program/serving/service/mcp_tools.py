@@ -259,4 +259,4 @@ def _errors_as(kind: type[ToolError] | type[ResourceError]) -> Generator[None]:
     try:
         yield
     except MemoryProgramError as error:
-        raise kind(redact_text(str(error))) from None
+        raise kind(redact_text(error.server_message)) from None

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from locomo.types import Session
 from memory_program.agents.context import MemoryContext, ReaderContext
+from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
@@ -188,7 +189,8 @@ class MemoryService:
         space, waiting = self._with_waiting(namespace, as_of)
         reader = copy(self._program.reader)
         reader.context = UnwrittenContext(self._context, waiting)
-        return reader.ask(space, question)
+        with dspy_history_disabled():  # it would hold the prompts of an erased namespace
+            return reader.ask(space, question)
 
     def search(
         self,
@@ -475,7 +477,8 @@ class MemoryService:
                 f"namespace {namespace!r} has another {session.session_id}: this one waits under a new number"
             )
         if known is None:
-            record = self._program.remember(space, session)
+            with dspy_history_disabled():
+                record = self._program.remember(space, session)
             is_outage = any(failure.outcome.value == "error" for failure in record.failures)
             if is_outage:
                 lost = [f"{failure.where}: {failure.outcome.value}" for failure in record.failures]
