@@ -383,7 +383,8 @@ def fast_dtype(device: DeviceName) -> DtypeName:
     if device == "cuda":
         has_bfloat16 = torch.cuda.is_bf16_supported(including_emulation=False)
     else:  # older versions of torch cannot say it
-        has_bfloat16 = bool(getattr(torch.cpu, "get_capabilities", dict)().get("amx_bf16"))
+        can = getattr(torch.cpu, "get_capabilities", dict)()
+        has_bfloat16 = bool(can.get("amx_bf16") or can.get("avx512_bf16"))
     return "bfloat16" if has_bfloat16 else "float32"
 
 
