@@ -91,10 +91,11 @@ def test_a_reply_that_repeats_itself_is_stopped_long_before_its_limit(engine: Lo
     assert (response.usage.output_tokens or 0) <= 256
 
 
-def test_a_large_model_computes_in_bfloat16_on_a_processor_with_bfloat16_tiles(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("capability", ["amx_bf16", "avx512_bf16"])
+def test_a_large_model_computes_in_bfloat16_on_a_processor_that_multiplies_it(
+    capability: str, folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True}, raising=False)
     engine = LocalEngine(LocalSettings(source=str(folder), device="cpu"))
     engine.close()
     assert engine.model.network.dtype == torch.bfloat16
