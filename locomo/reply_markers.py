@@ -11,9 +11,10 @@ _NO_VALUE = re.compile(r"[\W_]*(?:(?:n/?a|none|null|nil|nan|undefined|empty)[\W_
 def marker_pattern(names: Iterable[str]) -> re.Pattern[str]:
     """Compile a pattern of the markers of fields in any spelling; the group ``name`` is the field's."""
     blank = r"[^\S\n]*+"
-    # A match begins where a run of blanks does: to try each blank of a run takes its length squared.
+    # A match begins at the first blank of a run. Trying each blank would take time quadratic in the run.
     return re.compile(
-        rf"(?<![^\S\n]){blank}(?P<around>[*_`]{{0,3}})\[\[{blank}##{blank}(?P<name>{'|'.join(names)}){blank}##{blank}\]\]"
+        rf"(?<![^\S\n]){blank}(?P<around>[*_`]{{0,3}})"
+        rf"\[\[{blank}##{blank}(?P<name>{'|'.join(names)}){blank}##{blank}\]\]"
         rf"(?P=around){blank}",
         re.IGNORECASE,
     )

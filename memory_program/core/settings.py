@@ -166,23 +166,7 @@ class Settings(BaseModel):
             super().__init__(**given)
         except ValidationError as error:
             of_fields = [problem for problem in error.errors() if problem["loc"] or not problems]
-            for problem in of_fields:
-                name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
-                kind, context = problem["type"], problem.get("ctx", {})
-                if kind == "value_error":
-                    problems.append(str(context["error"]))
-                elif kind == "extra_forbidden":
-                    choices = ", ".join(type(self).flat_fields())
-                    problems.append(f"unknown setting {name!r}: choose from {choices}")
-                elif kind in _BOUNDS:
-                    limit, words = _BOUNDS[kind]
-                    problems.append(f"{name}={value!r} {words} {context[limit]}")
-                elif "expected" in context:  # a Literal or an enum
-                    choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
-                    problems.append(f"unknown {name} {value!r}: choose from {choices}")
-                else:
-                    said = problem["msg"]
-                    problems.append(f"{name}={value!r} is not allowed: {said[0].lower()}{said[1:]}")
+            problems += [_format_problem(dict(problem), type(self)) for problem in of_fields]
         if problems:
             raise ConfigError("; ".join(problems))
 
@@ -339,3 +323,22 @@ _BOUNDS = {
     "greater_than": ("gt", "must be more than"),
     "less_than_equal": ("le", "must be at most"),
 }
+
+
+def _format_problem(
+    problem: Mapping[str, Any], settings: type[Settings]
+) -> str:  # Any: pydantic's error details
+    """Write a problem that pydantic found as an error message of this project."""
+    name, value = ".".join(str(part) for part in problem["loc"]), problem["input"]
+    kind, context = problem["type"], problem.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "extra_forbidden":
+        return f"unknown setting {name!r}: choose from {', '.join(settings.flat_fields())}"
+    if kind in _BOUNDS:
+        limit, words = _BOUNDS[kind]
+        return f"{name}={value!r} {words} {context[limit]}"
+    if "expected" in context:  # a Literal or an enum
+        choices = str(context["expected"]).replace("'", "").replace(" or ", ", ")
+        return f"unknown {name} {value!r}: choose from {choices}"
+    return f"{name}={value!r} is not allowed: {problem['msg'][0].lower()}{problem['msg'][1:]}"

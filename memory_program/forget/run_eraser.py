@@ -10,12 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from locomo.atomic_files import atomic_write_bytes
-from memory_program.bank.forgetting import (
-    ConversationText,
-    forget_namespace,
-    namespace_conversation_id,
-    text_from_banks,
-)
+from memory_program.bank.forgetting import forget_namespace, namespace_conversation_id, text_from_banks
 from memory_program.core.errors import ConfigError, ForgettingError
 from memory_program.core.json_files import write_json
 from memory_program.core.run_folder import (
@@ -29,8 +24,6 @@ from memory_program.forget.mlflow_eraser import MlflowDeletion, forget_in_mlflow
 from memory_program.forget.quote_matcher import QuoteMatcher, is_report, iter_files
 from memory_program.forget.run_folders import (
     has_session_files,
-    has_taught,
-    is_fine_tuning,
     read_json_object,
     run_database_urls,
     text_from_dataset,
@@ -94,11 +87,8 @@ def forget_conversation(
         without_banks = [folder for folder, urls in urls_by_folder.items() if not urls]
         done.databases = list(dict.fromkeys(url for urls in urls_by_folder.values() for url in urls))
         in_banks = [text_from_banks(url, conversation) for url in done.databases]
-        fine_tunings = [folder for folder in without_banks if is_fine_tuning(folder)]
-        in_datasets = [
-            text_from_dataset(folder, conversation) for folder in without_banks if folder not in fine_tunings
-        ]
-        in_datasets += [ConversationText() for folder in fine_tunings if has_taught(folder, conversation)]
+        texts = [text_from_dataset(folder, conversation) for folder in without_banks]
+        in_datasets = [text for text in texts if text is not None]
         done.namespaces = [bank for text in in_banks for bank in text.banks]
         if namespace != conversation and any(bank != namespace for bank in done.namespaces):
             raise ConfigError(
@@ -130,10 +120,8 @@ def forget_conversation(
                 done.left.update({url: left} if left else {})
         if not done.namespaces and not in_datasets:
             raise ConfigError(
-                f"namespace {namespace!r} is not in the database of the banks: python -m memory_program.bank "
-                "list shows all of them"
-                if done.databases
-                else f"{namespace!r} has taught no model in the folders"
+                f"namespace {namespace!r} is not in the database of the banks, and has taught no model in "
+                "the folders: python -m memory_program.bank list shows all banks"
             )
         for path in iter_files(*own_files):
             path.unlink()

@@ -33,10 +33,12 @@ def run_database_urls(folder: Path, db: str | None) -> list[str]:
     return known
 
 
-def text_from_dataset(folder: Path, conversation: str) -> ConversationText:
+def text_from_dataset(folder: Path, conversation: str) -> ConversationText | None:
     """Collect the text of a conversation from the dataset of a run without memories, named in its settings.
 
     A folder without settings may hold trajectories or synthesized questions: a file for each conversation.
+    Or it holds a fine-tuning, which keeps ids and no text. Its text is empty, and None if the conversation
+    has not taught its model.
 
     Raises:
         ConfigError: the run writes memories, to an unknown database, or its dataset or its files do not have
@@ -45,6 +47,10 @@ def text_from_dataset(folder: Path, conversation: str) -> ConversationText:
         RecordError: this is not the folder of a run, or a file in it cannot be read.
     """
     text = ConversationText()
+    if _is_fine_tuning(folder):
+        lists = map(read_json_object, folder.rglob(SFT_CONVERSATIONS_FILE))
+        ids = {key.rpartition("@")[0] for taught in lists for key in taught.get("conversations", [])}
+        return text if conversation in ids else None
     if has_session_files(folder):
         own = session_file(folder, conversation)
         if not own.is_file():
@@ -120,22 +126,13 @@ def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple
 
 def has_session_files(folder: Path) -> bool:
     """Say whether a folder holds trajectories or synthesized questions instead of a run."""
-    is_run = (folder / CONFIG_FILE).exists() or is_fine_tuning(folder)
+    is_run = (folder / CONFIG_FILE).exists() or _is_fine_tuning(folder)
     return not is_run and any(folder.glob("*.jsonl"))
 
 
-def is_fine_tuning(folder: Path) -> bool:
-    """Say whether a folder holds a fine-tuning, which keeps the ids of its conversations and no text."""
+def _is_fine_tuning(folder: Path) -> bool:
     is_run = (folder / CONFIG_FILE).exists()
     return not is_run and (folder / "settings.json").exists() and (folder / "log.jsonl").exists()
-
-
-def has_taught(folder: Path, conversation: str) -> bool:
-    """Say whether a conversation has taught a model in a folder."""
-    taught = [
-        read_json_object(path).get("conversations", []) for path in folder.rglob(SFT_CONVERSATIONS_FILE)
-    ]
-    return any(key.rpartition("@")[0] == conversation for keys in taught for key in keys)
 
 
 def read_json_object(path: Path) -> dict[str, Any]:  # Any: a JSON object

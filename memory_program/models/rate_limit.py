@@ -13,18 +13,12 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Protocol
 
 from dspy import lm15
 from dspy.clients.errors import wrap_error
 from dspy.utils.exceptions import LMBillingError, LMError, is_retryable_lm_error
-from tenacity import (
-    RetryCallState,
-    Retrying,
-    retry_if_exception,
-    wait_random_exponential,
-)
+from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
 from memory_program.core.errors import BatchError, ConfigError, QuotaExhaustedError, RunEndingError
 from memory_program.core.redaction import redact_error
@@ -170,7 +164,7 @@ class RetryPolicy:
         return (asked_s or 0.0) + jitter(state)
 
 
-_run_ending: ContextVar[threading.Event | None] = ContextVar("run_ending", default=None)
+_sleep_in_run: ContextVar[Callable[[float], None] | None] = ContextVar("sleep_in_run", default=None)
 
 
 class RateLimitedEngine:
@@ -224,8 +218,8 @@ class RateLimitedEngine:
             extensions = {TEMPLATE_KEY: self.chat_template_kwargs, **(request.config.extensions or {})}
             request = replace(request, config=replace(request.config, extensions=extensions))
         retrying = self._retrying
-        if (ending := _run_ending.get()) is not None:
-            retrying = retrying.copy(sleep=partial(_sleep_unless_ending, ending))
+        if (sleep := _sleep_in_run.get()) is not None:
+            retrying = retrying.copy(sleep=sleep)
         try:
             for attempt in retrying:
                 with attempt, self.limiter.slot():
@@ -304,19 +298,19 @@ class RateLimitedEngine:
         return self
 
 
-def _sleep_unless_ending(ending: threading.Event, seconds: float) -> None:
-    if ending.wait(seconds):
-        raise RunEndingError("the run is ending, so a failed call is not repeated")
-
-
 @contextmanager
 def retrying_until(ending: threading.Event) -> Generator[None]:
     """Within the block, let calls be tried again only until an event is set: a stage sets it when it ends."""
-    token = _run_ending.set(ending)
+
+    def sleep(seconds: float) -> None:
+        if ending.wait(seconds):
+            raise RunEndingError("the run is ending, so a failed call is not repeated")
+
+    token = _sleep_in_run.set(sleep)
     try:
         yield
     finally:
-        _run_ending.reset(token)
+        _sleep_in_run.reset(token)
 
 
 @contextmanager

@@ -115,7 +115,7 @@ def complete_training(
         return filled
     loaded_bytes = 2 if loaded_dtype(device, shape.parameters) == "bfloat16" else 4
     optimizer = filled.optimizer if isinstance(filled, FineTuneConfig) else filled.trainer.optimizer
-    # of adapters: the estimate knows that full tuning needs float32
+    # The precision of a LoRA training. The estimate itself takes float32 for full tuning.
     weight_bytes = 4 if optimizer.bf16 is False else loaded_bytes
     if isinstance(filled, FineTuneConfig):
         say(check_memory(shape, filled.optimizer, free, weight_bytes=weight_bytes))

@@ -149,14 +149,13 @@ def _make_writer(
 ) -> Callable[[Path], None]:
     """Return a function that writes the best weights; those of the start if no epoch was better."""
     adapted = trainer.model if isinstance(trainer.model, PeftModel) else None
-    if trainer.state.best_global_step:
-        pass
-    elif adapted is not None:  # an adapter of the start is kept apart, as of any training
-        for name, weight in adapted.named_parameters():
-            if weight.requires_grad and "lora_B" in name:
-                weight.data.zero_()
-    else:  # on the CPU: a second model may not fit on a GPU beside the first one
-        network = load_model(engine.settings.source, "cpu", network.dtype).network
+    if not trainer.state.best_global_step:
+        if adapted is None:  # on the CPU: a second model may not fit on a GPU beside the first one
+            network = load_model(engine.settings.source, "cpu", network.dtype).network
+        else:  # an adapter of zeros is the start; one that the training began with stays an adapter
+            for name, weight in adapted.named_parameters():
+                if weight.requires_grad and "lora_B" in name:
+                    weight.data.zero_()
     tokenizer, source = engine.model.tokenizer, engine.settings.source
     return partial(write_model, network=network, tokenizer=tokenizer, source=source, adapted=adapted)
 

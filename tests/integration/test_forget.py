@@ -759,7 +759,8 @@ def test_a_conversation_is_erased_from_the_list_of_those_that_taught_a_model(tmp
     alone, inside = a_fine_tuning(tmp_path / "sft", *keys), a_run(tmp_path, alice=SECRET)
     copied = a_fine_tuning(inside / "sft", *keys)
     assert forget(alone.parents[1], "carol") == 2
-    assert "'carol' has taught no model in the folders" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "'carol' is not in the database of the banks, and has taught no model in the folders" in told
     assert forget(alone.parents[1]) == 0
     assert forget(inside, "alice") == 0
     for path in (alone, copied):

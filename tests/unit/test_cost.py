@@ -88,7 +88,7 @@ def test_the_estimate_names_models_whose_thoughts_it_leaves_out():
     (_, thinking), (_, other) = (
         format_estimates([estimate_judgements(*one, missing=3)]) for one in (told, plain)
     )
-    assert thinking.endswith(", and its thoughts")
+    assert thinking.endswith(", thoughts not included")
     assert "thoughts" not in other
 
 

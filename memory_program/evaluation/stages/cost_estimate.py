@@ -36,7 +36,7 @@ class StageEstimate:
     tokens: int = 0
     """Tokens sent and received."""
     thinks: bool = False
-    """True if the model also writes thoughts, which are paid, and which no estimate can tell."""
+    """True if the model also writes thoughts. They are paid, and the estimate leaves them out."""
 
 
 def estimate_build(
@@ -149,7 +149,7 @@ def format_estimates(estimates: Sequence[StageEstimate]) -> list[str]:
     lines = [
         f"  {e.system} {e.stage}: {e.calls:,} calls to {e.model}, about {e.tokens:,} tokens, "
         + (f"about ${e.cost_usd:.4f}" if e.cost_usd is not None else "price unknown")
-        + (", and its thoughts" if e.thinks else "")
+        + (", thoughts not included" if e.thinks else "")
         for e in hosted
     ]
     known = [estimate.cost_usd for estimate in hosted if estimate.cost_usd is not None]

@@ -11,6 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.bank.outcomes import CallFailure
+from memory_program.core.errors import RunEndingError
 from memory_program.evaluation.console import print_plain
 from memory_program.evaluation.stages.limits import FIRST_ITEMS, RunLimits
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchQueue
@@ -89,10 +90,15 @@ class Workers:
         with _StageProgress(
             self.console, label, to_do, calls_per_item, self._line_every_s, is_quiet=is_quiet
         ) as self._progress:
-            pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker")
+            pool, abandoned = ThreadPoolExecutor(self.concurrency, thread_name_prefix="worker"), None
             try:
                 for future in as_completed([pool.submit(self._run_task, task) for task in tasks]):
-                    future.result()
+                    try:
+                        future.result()
+                    except RunEndingError as error:  # the task that ended the stage says why
+                        abandoned = error
+                if abandoned is not None:
+                    raise abandoned
             except BaseException:
                 if self._batches is not None:
                     self._batches.abandon()  # no item may wait a day for its batch
