@@ -335,7 +335,8 @@ class ReplyOptions(SettingsGroup):
 
     max_reply_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of every reply, thoughts included. Without it each agent has a limit that fits its task: an
-    answer 256, a profile 512, a writing agent 512 to 2,048 by the length of the session, a verdict 512."""
+    answer 256, a profile 512, a verdict 512, a specialist that writes 512 to 2,048 by the length of the
+    session, and the generalist twice that."""
 
     chat_template_kwargs: str = ""
     """Arguments of the chat template as a JSON object, for models in this process and on servers of your own:

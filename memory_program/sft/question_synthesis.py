@@ -18,7 +18,7 @@ import dspy
 from locomo.types import Category, Conversation, Question, Session
 from memory_program import __version__
 from memory_program.agents.context import ReaderContext
-from memory_program.agents.predict_call import CallFailedError, predict
+from memory_program.agents.predict_call import CallFailedError, dspy_history_disabled, predict
 from memory_program.agents.reply_limits import QUESTION_TOKENS, READER_TOKENS
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER, AnswerQuestion, WriteQuestions
 from memory_program.agents.tool_schema import ToolOffer
@@ -104,7 +104,8 @@ class QuestionSynthesizer:
             questions = tuple(_question(name, n, draft) for n, draft in enumerate(drafts))
             return SynthesisResult(replace(conversation, questions=questions), len(done), rejected, failure)
 
-        return run_parallel([partial(write, conversation) for conversation in conversations], threads)
+        with dspy_history_disabled():
+            return run_parallel([partial(write, conversation) for conversation in conversations], threads)
 
     def _session(self, session: Session, asked: Sequence[str]) -> SessionLine:
         """Ask for questions about a session, and check each; raises ``CallFailedError``."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from locomo.types import Conversation
 from memory_program import __version__
+from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.program import MemoryProgram, writer_state
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import operation_from_json, operation_to_json
@@ -81,7 +82,8 @@ def record_trajectories(
         else:
             chosen.append(conversation)
     tasks = [partial(_collect, sampled, model, prompts, one, folder) for one in chosen]
-    return run_parallel(tasks, threads)
+    with dspy_history_disabled():
+        return run_parallel(tasks, threads)
 
 
 def read_trajectories(folder: Path) -> list[SessionLine]:
