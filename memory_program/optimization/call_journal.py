@@ -21,7 +21,7 @@ from dspy import lm15
 from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
-from memory_program.models.rate_limit import TEMPLATE_KEY, Engine
+from memory_program.models.rate_limit import TEMPLATE_KEY, Engine, is_repetitive
 from memory_program.models.usage import CallRecord, Usage, record_call, track_usage
 from memory_program.optimization.lm15_json import request_to_json, response_from_json, response_to_json
 
@@ -189,7 +189,8 @@ class ReplyCache:
             stored = pending.result()
         assert stored.reply is not None, "a pending call that fails raises"
         response = response_from_json(stored.reply)
-        record_call(CallRecord(request.model, Usage(), response.finish_reason))
+        repeats = is_repetitive(response)
+        record_call(CallRecord(request.model, Usage(), response.finish_reason, is_repetitive=repeats))
         return response
 
     def _call_and_store(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:

@@ -357,6 +357,14 @@ def test_half_an_emoji_in_a_proposal_is_replaced_so_that_it_can_be_an_instructio
         assert dspy.Signature("question -> answer").with_instructions(said).instructions == "Be brief \ufffd."
 
 
+def test_a_stored_reply_that_repeats_itself_is_told_as_such_again(calls: ReplyCache) -> None:
+    lm = model(Saying("1. " * 200, "length"), calls)
+    with track_usage() as meter:
+        lm("A?")
+        lm("A?")
+    assert [call.is_repetitive for call in meter.calls] == [True, True]
+
+
 def test_a_copied_program_shares_the_replies(lm: CachedLM) -> None:
     program = dspy.Predict("question -> answer")
     program.set_lm(lm)
