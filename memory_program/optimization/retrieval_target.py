@@ -130,7 +130,8 @@ class RetrievalTuner:
         """
         config, trials = self._config, self.trials
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of each error that is raised anyway
-        sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
+        seed = config.seed % 2**32  # NumPy takes no larger one
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=5)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.enqueue_trial(dict(self.present))
 
