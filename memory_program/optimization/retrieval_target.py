@@ -20,7 +20,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.core.provenance import provenance
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_metric import MemoryAttempt
-from memory_program.optimization.candidate_selection import MAX_UNSCORED_SHARE
+from memory_program.optimization.candidate_selection import MAX_UNSCORED_SHARE, MIN_GAIN
 from memory_program.optimization.dev_examples import MemoryCase
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from memory_program.rl.rewards import AnswerMetric
@@ -72,8 +72,8 @@ class RetrievalChoice:
     def winner(self) -> RetrievalTrial:
         """The best trial if it beats the baseline on validation, else the baseline."""
         found = self.comparison
-        is_better = found is not None and found.difference > 0 and self.best.compares_with(self.baseline)
-        return self.best if is_better else self.baseline
+        is_better = found is not None and found.difference > MIN_GAIN
+        return self.best if is_better and self.best.compares_with(self.baseline) else self.baseline
 
     def summary(self) -> list[str]:
         """Say in lines what was found, and which settings won."""

@@ -119,6 +119,29 @@ def test_settings_under_which_questions_are_lost_do_not_win():
     assert "only 1 of 40 validation questions have a score; the present ones stay" in line
 
 
+def compared(baseline: list[float | None], best: list[float | None]) -> RetrievalChoice:
+    """The choice between the present settings and others with these scores on validation."""
+    trials = [
+        RetrievalTrial({"top_k": k}, {str(n): score for n, score in enumerate(scores)})
+        for k, scores in ((10, baseline), (50, best))
+    ]
+    pairs = [
+        (other, base, f"talk {n // 2}")
+        for n, (base, other) in enumerate(zip(baseline, best, strict=True))
+        if base is not None and other is not None
+    ]
+    ours, theirs, groups = zip(*pairs, strict=True)
+    found = paired_comparison(ours, theirs, groups, rng=np.random.default_rng(0))
+    return RetrievalChoice(trials, *trials, found)
+
+
+def test_a_difference_of_rounding_does_not_win():
+    choice = compared([2 / 7, 1.0, 1.0, 1 / 3], [1 / 3, 1.0, 2 / 7, 1.0])
+    assert choice.comparison is not None
+    assert choice.comparison.difference > 0  # 1.4e-17
+    assert choice.winner is choice.baseline
+
+
 def test_a_seed_may_be_larger_than_numpy_takes(tmp_path: Path) -> None:
     config = small(tmp_path, trials=1, seed=2**32)
     (case,) = cases("talk", each=1)
