@@ -314,7 +314,8 @@ def _summary_lines(
                 for name, words in (("false_accept", "false accepts"), ("false_reject", "false rejects"))
             ]
             yield f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
-        yield str(winner["signature"])
+        if winner["signature"] is not None:  # a limit may have ended the stage before the first score
+            yield winner["signature"]
         attempts = stage["attempts"]
         if attempts["failed"]:
             yield (
