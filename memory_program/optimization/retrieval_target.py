@@ -86,7 +86,12 @@ class RetrievalChoice:
                 f"{len(self.best.scores)} validation questions have a score; the present ones stay"
             ]
         by = f"{found.difference:+.3f} (p {found.p_value:.2f}, n {found.n})"
-        scores = f"{self.baseline.score:.3f} -> {self.best.score:.3f} on validation, {by}"
+        after = fmean(  # as the difference: of the questions on which both have a score
+            score
+            for case_id, score in self.best.scores.items()
+            if score is not None and self.baseline.scores[case_id] is not None
+        )
+        scores = f"{after - found.difference:.3f} -> {after:.3f} on validation, {by}"
         stays = "" if self.winner is self.best else "; the present settings stay"
         flags = " ".join(f"{name}={value}" for name, value in self.winner.settings.items())
         return [f"retrieval: {scores}{stays}", flags]

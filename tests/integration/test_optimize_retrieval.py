@@ -142,6 +142,13 @@ def test_a_difference_of_rounding_does_not_win():
     assert choice.winner is choice.baseline
 
 
+def test_the_means_in_the_summary_are_those_that_are_compared():
+    scores = [0.5] * 19
+    choice = compared([*scores, None], [*scores, 1.0])
+    (line, _) = choice.summary()
+    assert "0.500 -> 0.500 on validation, +0.000 (p 1.00, n 19); the present settings stay" in line
+
+
 def test_a_seed_may_be_larger_than_numpy_takes(tmp_path: Path) -> None:
     config = small(tmp_path, trials=1, seed=2**32)
     (case,) = cases("talk", each=1)
