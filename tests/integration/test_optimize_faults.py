@@ -34,6 +34,7 @@ from tests.scripted_lm import ScriptedLM
 
 OPTIMIZERS = ("simba", "mipro", "gepa", "bootstrap")
 PRICED = "openai/gpt-4.1-mini"
+TOKENS = Tokens(input_tokens=1000, output_tokens=100)
 
 
 def failure(
@@ -335,8 +336,8 @@ def test_a_full_disk_ends_the_run_with_an_error_that_says_so(
     assert message.startswith("OptimizationError: a reply could not be stored: [Errno 28] No space left on")
 
 
-def in_process(model: Steerable) -> ModelFactory:
-    """Make models with a list price, which answer without a server."""
+def in_process(model: Steerable, tokens: Tokens = TOKENS) -> ModelFactory:
+    """Make models with a list price, which answer without a server, with this number of tokens."""
 
     class Engine:
         def complete(self, request: Request) -> Response:
@@ -344,7 +345,6 @@ def in_process(model: Steerable) -> ModelFactory:
             shown = tuple(m.text or "" for m in request.messages if m.role == "assistant")
             prompt = Prompt(str(request.system or ""), texts[-1], shown, request.config.temperature or 0.0)
             message = Message.assistant([TextPart(model(prompt, 0))])
-            tokens = Tokens(input_tokens=1000, output_tokens=100)
             return Response(id=None, model=request.model, message=message, finish_reason="stop", usage=tokens)
 
     paced = RateLimitedEngine(Engine(), AdaptiveLimiter(4), RetryPolicy(max_retries=0))
@@ -369,6 +369,16 @@ def test_a_limit_of_dollars_stops_the_run_with_the_best_so_far(tmp_path: Path) -
     assert "estimated cost: about $0." in output
     assert f"it stops at --max-cost {config.max_cost:g}, and saves the best so far" in output
     assert "stopped early: max_cost=" in output
+
+
+def test_without_known_prices_the_way_on_is_not_a_higher_limit(tmp_path: Path) -> None:
+    config = quick(tmp_path, model=PRICED, prompt_model=PRICED, max_cost=1.0)
+    results, output = run(config, in_process(Steerable([]), Tokens()))
+    assert results["stages"] == []
+    assert (
+        "stopped early: max_cost=1.0 can no longer be enforced: a call has no known price; the best so far "
+        "is saved, and the same command without --max-cost continues"
+    ) in output
 
 
 def test_a_limit_of_dollars_needs_prices(tmp_path: Path) -> None:
