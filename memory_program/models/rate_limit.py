@@ -250,14 +250,8 @@ class RateLimitedEngine:
         assert response is not None
         usage = Usage(calls=1, seconds=seconds, retries=tries - 1)
         usage += self._token_usage(response, request.model)
-        # the engine of this process stopped it, or it ran on to its limit
-        is_repetitive = bool((response.provider_data or {}).get("is_repetitive"))
-        if response.finish_reason == "length":  # the text counts, or thoughts or tool calls without one
-            parts = response.message.parts
-            texts = [p.text for p in parts if isinstance(p, (lm15.TextPart, lm15.ThinkingPart)) and p.text]
-            texts += [json.dumps(part.input) for part in parts if isinstance(part, lm15.ToolCallPart)]
-            is_repetitive = is_repetitive or bool(texts and find_repetition(texts[-1]))
-        record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=is_repetitive))
+        repeats = is_repetitive(response)
+        record_call(CallRecord(request.model, usage, response.finish_reason, is_repetitive=repeats))
         return response
 
     def _note_retries(self, error: Exception, tries: int) -> None:
@@ -296,6 +290,18 @@ class RateLimitedEngine:
 
     def __deepcopy__(self, memo: object) -> "RateLimitedEngine":
         return self
+
+
+def is_repetitive(response: lm15.Response) -> bool:
+    """Tell if a reply repeats itself: the engine of this process stopped it, or it ran on to its limit."""
+    if (response.provider_data or {}).get("is_repetitive"):
+        return True
+    if response.finish_reason != "length":
+        return False
+    parts = response.message.parts  # the text counts, or thoughts or tool calls without one
+    texts = [p.text for p in parts if isinstance(p, (lm15.TextPart, lm15.ThinkingPart)) and p.text]
+    texts += [json.dumps(part.input) for part in parts if isinstance(part, lm15.ToolCallPart)]
+    return bool(texts and find_repetition(texts[-1]))
 
 
 @contextmanager

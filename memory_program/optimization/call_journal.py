@@ -21,9 +21,12 @@ from dspy import lm15
 from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.core.journal import Journal
 from memory_program.models.model_names import model_fingerprint
-from memory_program.models.rate_limit import TEMPLATE_KEY, Engine
+from memory_program.models.rate_limit import TEMPLATE_KEY, Engine, is_repetitive
 from memory_program.models.usage import CallRecord, Usage, record_call, track_usage
 from memory_program.optimization.lm15_json import request_to_json, response_from_json, response_to_json
+
+UNPRICED = "can no longer be enforced: a call has no known price"
+"""The end of the message of a run that no higher limit in dollars continues."""
 
 _BUDGET_SETTING = "memory_program_allowance"
 
@@ -189,7 +192,8 @@ class ReplyCache:
             stored = pending.result()
         assert stored.reply is not None, "a pending call that fails raises"
         response = response_from_json(stored.reply)
-        record_call(CallRecord(request.model, Usage(), response.finish_reason))
+        repeats = is_repetitive(response)
+        record_call(CallRecord(request.model, Usage(), response.finish_reason, is_repetitive=repeats))
         return response
 
     def _call_and_store(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
@@ -229,7 +233,7 @@ class ReplyCache:
         if budget.max_calls is not None and self.used >= budget.max_calls:
             limit, is_part = f"max_calls={whole.max_calls} is reached", budget.max_calls != whole.max_calls
         elif budget.max_cost_usd is not None and cost_usd is None:
-            limit = f"max_cost={whole.max_cost_usd!r} can no longer be enforced: a call has no known price"
+            limit = f"max_cost={whole.max_cost_usd!r} {UNPRICED}"
         elif budget.max_cost_usd is not None and cost_usd is not None and cost_usd >= budget.max_cost_usd:
             limit = f"max_cost={whole.max_cost_usd!r} is reached"
             is_part = budget.max_cost_usd != whole.max_cost_usd

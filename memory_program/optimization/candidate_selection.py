@@ -19,6 +19,10 @@ MAX_UNSCORED_SHARE = 0.1
 longer fits the context fails on the longest cases."""
 
 
+MIN_GAIN = 1e-9
+"""A smaller difference is none: means of the same scores in another order differ in their last digits."""
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateChoice:
     """The winner, which may be the baseline, and its comparison with the baseline.
@@ -71,12 +75,12 @@ def choose_candidate(evaluator: CandidateEvaluator, seed: int) -> CandidateChoic
             comparison = compare_with_baseline(evaluator, candidate, seed)
             if comparison is None or comparison.n < min_cases:
                 continue
-            if best is None or comparison.difference > best[1].difference:
+            if best is None or comparison.difference > best[1].difference + MIN_GAIN:
                 best = candidate, comparison
     if best is None:
         return CandidateChoice(baseline, None)
     winner, comparison = best
-    return CandidateChoice(winner if comparison.difference > 0 else baseline, comparison)
+    return CandidateChoice(winner if comparison.difference > MIN_GAIN else baseline, comparison)
 
 
 def compare_with_baseline(

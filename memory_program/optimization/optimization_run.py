@@ -19,7 +19,7 @@ from memory_program.models.factory import check_model
 from memory_program.models.model_names import OBSERVATIONS
 from memory_program.models.response_formats import RESPONSE_FORMATS
 from memory_program.models.usage import check_max_cost, silence_truncation_warnings
-from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.call_journal import UNPRICED, ReplyCache
 from memory_program.optimization.candidate_evaluator import CandidateEvaluator, PromptCandidate
 from memory_program.optimization.candidate_progress import OptimizationProgress, format_score
 from memory_program.optimization.candidate_selection import compared_mean
@@ -274,10 +274,8 @@ def _check_models(lms: Sequence[dspy.LM]) -> None:
 def _stopped_lines(stopped: Sequence[str]) -> Iterator[str]:
     """List a line for each limit that ended a run early."""
     for reason in dict.fromkeys(stopped):
-        yield (
-            f"stopped early: {reason}; the best so far is saved, and the same command with a higher limit "
-            "continues"
-        )
+        how = "without --max-cost" if UNPRICED in reason else "with a higher limit"
+        yield f"stopped early: {reason}; the best so far is saved, and the same command {how} continues"
 
 
 def _summary_lines(
@@ -314,7 +312,8 @@ def _summary_lines(
                 for name, words in (("false_accept", "false accepts"), ("false_reject", "false rejects"))
             ]
             yield f"{stage['target']}: {', '.join(rates)}, means over the kinds of answers"
-        yield str(winner["signature"])
+        if winner["signature"] is not None:  # a limit may have ended the stage before the first score
+            yield winner["signature"]
         attempts = stage["attempts"]
         if attempts["failed"]:
             yield (

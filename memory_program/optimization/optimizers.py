@@ -159,7 +159,7 @@ def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:
         num_candidates=config.num_candidates,
         num_threads=config.concurrency,
         max_errors=len(inputs.train) + len(inputs.val),
-        seed=config.seed + 1,  # DSPy takes 0 for no seed
+        seed=config.seed % (2**32 - 1) + 1,  # DSPy takes 0 for no seed, and NumPy none from 2**32 on
         metric_threshold=MIN_DEMO_SCORE,
     )
     adapter = ProposalAdapter()

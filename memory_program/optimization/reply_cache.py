@@ -6,6 +6,7 @@ from typing import TypeVar
 import dspy
 from dspy import lm15
 
+from locomo.json_at import INVALID_CHARACTERS
 from locomo.thinking import strip_thinking
 from memory_program.models.rate_limit import Engine, RateLimitedEngine
 from memory_program.optimization.call_journal import ReplyCache
@@ -49,9 +50,11 @@ class CachedEngine:
             self.tally.note(f"{type(error).__name__}: {error}")
             raise
         self.tally.note(None)
-        # without a thinking block: an optimiser would try a draft in it as an instruction
+        # an optimiser would try a draft in a thinking block, and DSPy refuses half a surrogate pair
         parts = [
-            replace(part, text=strip_thinking(part.text)) if isinstance(part, lm15.TextPart) else part
+            replace(part, text=INVALID_CHARACTERS.sub("\ufffd", strip_thinking(part.text)))
+            if isinstance(part, lm15.TextPart)
+            else part
             for part in response.message.parts
         ]
         return replace(response, message=replace(response.message, parts=tuple(parts)))

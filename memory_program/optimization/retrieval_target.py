@@ -20,7 +20,7 @@ from memory_program.core.parallel import run_parallel
 from memory_program.core.provenance import provenance
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.candidate_metric import MemoryAttempt
-from memory_program.optimization.candidate_selection import MAX_UNSCORED_SHARE
+from memory_program.optimization.candidate_selection import MAX_UNSCORED_SHARE, MIN_GAIN
 from memory_program.optimization.dev_examples import MemoryCase
 from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from memory_program.rl.rewards import AnswerMetric
@@ -72,8 +72,8 @@ class RetrievalChoice:
     def winner(self) -> RetrievalTrial:
         """The best trial if it beats the baseline on validation, else the baseline."""
         found = self.comparison
-        is_better = found is not None and found.difference > 0 and self.best.compares_with(self.baseline)
-        return self.best if is_better else self.baseline
+        is_better = found is not None and found.difference > MIN_GAIN
+        return self.best if is_better and self.best.compares_with(self.baseline) else self.baseline
 
     def summary(self) -> list[str]:
         """Say in lines what was found, and which settings won."""
@@ -86,7 +86,12 @@ class RetrievalChoice:
                 f"{len(self.best.scores)} validation questions have a score; the present ones stay"
             ]
         by = f"{found.difference:+.3f} (p {found.p_value:.2f}, n {found.n})"
-        scores = f"{self.baseline.score:.3f} -> {self.best.score:.3f} on validation, {by}"
+        after = fmean(  # as the difference: of the questions on which both have a score
+            score
+            for case_id, score in self.best.scores.items()
+            if score is not None and self.baseline.scores[case_id] is not None
+        )
+        scores = f"{after - found.difference:.3f} -> {after:.3f} on validation, {by}"
         stays = "" if self.winner is self.best else "; the present settings stay"
         flags = " ".join(f"{name}={value}" for name, value in self.winner.settings.items())
         return [f"retrieval: {scores}{stays}", flags]
@@ -130,7 +135,8 @@ class RetrievalTuner:
         """
         config, trials = self._config, self.trials
         optuna.logging.set_verbosity(optuna.logging.ERROR)  # it warns of each error that is raised anyway
-        sampler = optuna.samplers.TPESampler(seed=config.seed, n_startup_trials=5)
+        seed = config.seed % 2**32  # NumPy takes no larger one
+        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=5)
         study = optuna.create_study(direction="maximize", sampler=sampler)
         study.enqueue_trial(dict(self.present))
 

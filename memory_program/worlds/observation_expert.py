@@ -14,7 +14,7 @@ from dspy.lm15 import Request, Response
 
 from locomo.types import Conversation
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.signatures import SPECIALISTS, WriteAll
+from memory_program.agents.signatures import SPECIALISTS, Consolidate, WriteAll
 from memory_program.bank.dates.resolve import find_dates
 from memory_program.bank.memory import MemoryKind
 from memory_program.core.errors import ConfigError, OracleError
@@ -97,6 +97,8 @@ class _ObservationEngine:
         """Reply to a writer's prompt by the notes that are not stored yet; others raise ``OracleError``."""
         system, user = extract_prompt(request)
         signature, fields = find_signature(system), parse_input_fields(user)
+        if signature is Consolidate:  # notes are not merged: what is over the budget is left out by the rule
+            return known_response(request, render_reply(system, signature, tool_calls=[]))
         kinds = [kind for kind in NOTED_KINDS if signature in (WriteAll, SPECIALISTS[kind.value])]
         told = (fields["session_date"], fields["session"])
         if told not in self._sessions:

@@ -1,26 +1,33 @@
 """``optimize.py --target retrieval``: settings are tried on train and chosen on validation."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import dspy
 import numpy as np
 import pytest
 
 from locomo.statistics import paired_comparison
 from locomo.types import Question
+from memory_program.agents.context import MemoryContext
+from memory_program.agents.reader import QAReader
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ModelError
 from memory_program.core.mlflow_address import import_mlflow
-from memory_program.optimization.retrieval_target import RetrievalChoice, RetrievalTrial
+from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.retrieval_target import RetrievalChoice, RetrievalTrial, RetrievalTuner
 from memory_program.tracking import EXPERIMENT
 from tests.competent_model import Prompt
 from tests.embedding_server import EmbeddingServer
 from tests.model_server import Behaviour, ModelServer
 from tests.optimization_samples import Steerable, held_out, quick, run
+from tests.scripted_lm import ScriptedLM, fields
+from tests.unit.test_optimization_evaluator import cases
 
 
 def wants_three_lines(question: Question, answer: Answer) -> float:
@@ -110,6 +117,46 @@ def test_settings_under_which_questions_are_lost_do_not_win():
     assert choice.winner is baseline
     (line,) = choice.summary()
     assert "only 1 of 40 validation questions have a score; the present ones stay" in line
+
+
+def compared(baseline: list[float | None], best: list[float | None]) -> RetrievalChoice:
+    """The choice between the present settings and others with these scores on validation."""
+    trials = [
+        RetrievalTrial({"top_k": k}, {str(n): score for n, score in enumerate(scores)})
+        for k, scores in ((10, baseline), (50, best))
+    ]
+    pairs = [
+        (other, base, f"talk {n // 2}")
+        for n, (base, other) in enumerate(zip(baseline, best, strict=True))
+        if base is not None and other is not None
+    ]
+    ours, theirs, groups = zip(*pairs, strict=True)
+    found = paired_comparison(ours, theirs, groups, rng=np.random.default_rng(0))
+    return RetrievalChoice(trials, *trials, found)
+
+
+def test_a_difference_of_rounding_does_not_win():
+    choice = compared([2 / 7, 1.0, 1.0, 1 / 3], [1 / 3, 1.0, 2 / 7, 1.0])
+    assert choice.comparison is not None
+    assert choice.comparison.difference > 0  # 1.4e-17
+    assert choice.winner is choice.baseline
+
+
+def test_the_means_in_the_summary_are_those_that_are_compared():
+    scores = [0.5] * 19
+    choice = compared([*scores, None], [*scores, 1.0])
+    (line, _) = choice.summary()
+    assert "0.500 -> 0.500 on validation, +0.000 (p 1.00, n 19); the present settings stay" in line
+
+
+def test_a_seed_may_be_larger_than_numpy_takes(tmp_path: Path) -> None:
+    config = small(tmp_path, trials=1, seed=2**32)
+    (case,) = cases("talk", each=1)
+    with closing(ReplyCache(tmp_path / "calls.jsonl")) as calls:
+        tuner = RetrievalTuner(config, QAReader(MemoryContext()), wants_one_line, calls, lambda: None)
+        with ScriptedLM([fields(answer="yes")]) as lm, dspy.context(lm=lm):
+            tuner.search([case], print)
+    assert [trial.answered for trial in tuner.trials] == [1]
 
 
 def test_a_trial_whose_calls_all_fail_does_not_end_the_search(tmp_path: Path) -> None:

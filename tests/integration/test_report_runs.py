@@ -190,6 +190,8 @@ def test_the_page_of_several_runs_is_beside_the_first_one_named_by_a_dot(runs, m
     _, output = reported(Path(), Path("../two"))
     assert f"report of 2 runs: {runs.resolve() / 'report.html'}" in output
     assert (runs / "one/report.html").read_bytes() == own
+    (board,) = records(runs / "report.html")
+    assert board["systems"] == ["one: memory", "one: extractive", "two: extractive"]
 
 
 def test_runs_with_different_questions_are_marked_as_not_comparable(runs, tmp_path):

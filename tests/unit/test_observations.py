@@ -6,6 +6,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import dspy
 import pytest
 from rich.console import Console
 
@@ -23,6 +24,7 @@ from memory_program.evaluation.question_selection import load_selection
 from memory_program.sft.sft_commands import collect_trajectories
 from memory_program.sft.trajectories import read_trajectories
 from memory_program.worlds import as_locomo_json
+from memory_program.worlds.observation_expert import observations_lm
 from tests.competent_model import chat_format
 from tests.evaluation_samples import write_conversations
 from tests.locomo_samples import sample, turn, write
@@ -184,3 +186,14 @@ def test_every_session_of_the_official_file_has_notes(locomo_path):
 def test_the_expert_is_refused_outside_the_training_split(locomo_path, tmp_path, name):
     with pytest.raises(ConfigError, match=f"unknown conversation '{name}' in half 'sft'"):
         recorded(locomo_path, tmp_path / "out", conversations=name)
+
+
+def test_notes_over_the_memory_budget_are_left_out_without_a_failed_call(tmp_path):
+    (talk,) = read_dataset(noted(tmp_path / "n.json")).conversations
+    settings = SystemSettings(writer_mode="generalist", memory_budget=10)
+    space, program = MemorySpace("talk-1"), make_system("memory", settings)
+    with dspy.context(lm=observations_lm([talk])):
+        record = program.remember(space, talk.sessions[0])
+    assert record.failures == ()
+    assert record.left_out == ("m1", "m3")
+    assert [memory.text for memory in space.bank.live()] == ["Ana enjoys hiking."]

@@ -7,11 +7,22 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import dspy
 import pytest
-from dspy.lm15 import Config, Message, Request, Response, ServerError, TextPart, ThinkingPart, ToolCallPart
+from dspy.lm15 import (
+    Config,
+    FinishReason,
+    Message,
+    Request,
+    Response,
+    ServerError,
+    TextPart,
+    ThinkingPart,
+    ToolCallPart,
+)
 from dspy.lm15 import Usage as Tokens
 
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
@@ -325,6 +336,33 @@ def test_a_reply_that_cannot_be_stored_ends_the_run_and_closing_does_not_wait_fo
     closing.start()
     closing.join(5)
     assert not closing.is_alive()
+
+
+class Saying(Counting):
+    """Replies with a text; ``finish_reason`` says why it ended there."""
+
+    def __init__(self, text: str, finish_reason: FinishReason = "stop") -> None:
+        super().__init__()
+        self._text = text
+        self._finish_reason: FinishReason = finish_reason
+
+    def complete(self, request: Request) -> Response:
+        message = Message.assistant([TextPart(self._text)])
+        return replace(super().complete(request), message=message, finish_reason=self._finish_reason)
+
+
+def test_half_an_emoji_in_a_proposal_is_replaced_so_that_it_can_be_an_instruction(calls: ReplyCache) -> None:
+    for _ in range(2):  # a new reply, and the stored one
+        (said,) = model(Saying("Be brief \ud83d."), calls)("A?")
+        assert dspy.Signature("question -> answer").with_instructions(said).instructions == "Be brief \ufffd."
+
+
+def test_a_stored_reply_that_repeats_itself_is_told_as_such_again(calls: ReplyCache) -> None:
+    lm = model(Saying("1. " * 200, "length"), calls)
+    with track_usage() as meter:
+        lm("A?")
+        lm("A?")
+    assert [call.is_repetitive for call in meter.calls] == [True, True]
 
 
 def test_a_copied_program_shares_the_replies(lm: CachedLM) -> None:

@@ -254,6 +254,15 @@ def test_the_means_that_are_compared_are_those_on_the_cases_of_both(tmp_path: Pa
     assert compared_mean(board.evaluator, better) == 0.75
 
 
+def test_a_difference_of_rounding_is_none(board: Board) -> None:
+    board.val("baseline", 2 / 7, 1.0, 1.0, 1 / 3)
+    board.val("the same scores of other questions", 1 / 3, 1.0, 2 / 7, 1.0)
+    choice = board.choice()
+    assert choice.comparison is not None
+    assert choice.comparison.difference > 0  # 1.4e-17
+    assert choice.winner is board.evaluator.baseline
+
+
 def test_of_equally_good_candidates_the_shorter_wins(board: Board) -> None:
     board.val("baseline", 0, 0, 0, 0)
     board.val("a long instruction", 1, 1, 1, 1)

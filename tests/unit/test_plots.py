@@ -63,6 +63,12 @@ def test_a_narrow_range_of_tokens_has_several_ticks():
     assert sum(low < tick < high for tick in axes.get_xticks()) >= 3
 
 
+def test_a_name_that_begins_with_an_underscore_is_in_the_legend():
+    for draw in (plot_score_by_category, plot_score_vs_tokens):
+        (axes,) = draw(results(**{"_old: memory": 0.5, "rag": 0.25})).axes
+        assert [text.get_text().strip() for text in axes.get_legend().get_texts()] == ["_old: memory", "rag"]
+
+
 def test_only_known_costs_are_drawn():
     found = results(memory=0.5, rag=0.25)
     found["systems"]["memory"]["cost_usd"], found["systems"]["rag"]["cost_usd"] = 1.5, None

@@ -126,7 +126,7 @@ def plot_score_by_category(results: Json) -> Figure:
             0.92 * width,
             yerr=list(zip(*map(_error_bar, bars), strict=True)) or None,
             capsize=2,
-            label=name,
+            label=_legend_label(name),
         )
     axes.set_xticks(range(len(groups)), list(map(short_heading, groups)))
     axes.set_ylabel(f"{score_label(results['dataset']['benchmark'])} (abstention: accuracy)")
@@ -155,7 +155,7 @@ def plot_bank_growth(results: Json) -> Figure:
     for name, system in results["systems"].items():
         if system["growth"]:
             sessions = [point["session"] for point in system["growth"]]
-            axes.plot(sessions, [point["tokens"] for point in system["growth"]], label=name)
+            axes.plot(sessions, [point["tokens"] for point in system["growth"]], label=_legend_label(name))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("sessions")
     axes.set_ylabel("tokens of live memories, mean over banks")
@@ -175,7 +175,9 @@ def _plot_score_vs(
         score = results["systems"][name]["locomo_f1"]["all"]
         if score["value"] is not None and amount is not None:
             down, up = _error_bar(score)
-            axes.errorbar(amount, score["value"], [[down], [up]], fmt="o", capsize=2, label=name)
+            axes.errorbar(
+                amount, score["value"], [[down], [up]], fmt="o", capsize=2, label=_legend_label(name)
+            )
     amounts = [amount for amount in taken.values() if amount is not None]
     # A logarithmic axis would have one tick or none in a narrow range.
     is_narrow = len(amounts) > 1 and max(amounts) <= 10 * min(amounts)
@@ -191,6 +193,11 @@ def _plot_score_vs(
     if axes.containers:
         axes.legend()
     return figure
+
+
+def _legend_label(name: str) -> str:
+    """Return a name as a legend shows it: matplotlib leaves out what begins with an underscore."""
+    return f" {name}" if name.startswith("_") else name
 
 
 def _set_margins(figure: Figure, *, left: float, right: float, bottom: float, top: float) -> None:

@@ -3,6 +3,7 @@
 import base64
 import gzip
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -44,6 +45,11 @@ class ReportedRun:
     selection: Selection
     results: Json
     systems: tuple[ScoredSystem, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the folder, also of one that is named by a dot."""
+        return Path(os.path.abspath(self.folder)).name
 
 
 def write_html_report(path: Path, runs: Sequence[ReportedRun], size_budget: SizeBudget | None = None) -> None:
@@ -181,7 +187,7 @@ def _prefixes(runs: Sequence[ReportedRun]) -> list[str]:
     """Return a prefix for each run: empty for a single run, else the name or path of its folder."""
     if len(runs) == 1:
         return [""]
-    names = [run.folder.name for run in runs]
+    names = [run.name for run in runs]
     shown = names if len(set(names)) == len(names) else [run.folder.as_posix() for run in runs]
     return [f"{name}: " for name in shown]
 

@@ -50,7 +50,7 @@ def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
         tracked = next((of_run for of_run in settings if of_run.tracking.mlflow), settings[0])
         write_html_report(page, reported)
         print_plain(console, f"report of {len(reported)} runs: {page}")
-        name = f"report of {', '.join(run.folder.name for run in reported)}"
+        name = f"report of {', '.join(run.name for run in reported)}"
         tags = provenance_tags(reported[0].results["dataset"])
         with RunTracker(  # the page is a run of its own
             "evaluate.py",
