@@ -378,6 +378,8 @@ EXPRESSIONS = {
     "Monday, 8 May 2023 (2023-05-08), 13:56": "2023-05-08",
     "1:56 pm on 8 May, 2023": "2023-05-08",
     "yesterday (Tuesday)": "2023-06-13",
+    "2023/05/30 (Tue) 23:32": "2023-05-30",
+    "7 May 2023 (Sun.)": "2023-05-07",
     "06/2023": "2023-06-01 2023-06-30",
     "June '22": "2022-06-01 2022-06-30",
     "May of last year": "2022-05-01 2022-05-31",
@@ -447,6 +449,7 @@ EXPRESSIONS = {
     "A couple of months before June 2023": "2023-04-01 2023-04-30",
     "A few years before 2023": "2020-01-01 2020-12-31",
     **dict.fromkeys(["2023-13-01", "2023-06-31", "31 February", "30/02/2023", "29 February 2023", "32nd"]),
+    "2023/05/30 (Wed) 23:32": None,
     **dict.fromkeys(["25:00", "May 5 to 7", "10-12 June 2023", "yesterday (2023-06-01)", "recently", "5/6"]),
     **dict.fromkeys(["N/A", "none", "unknown", "last few weeks", "half a year ago", "in his childhood"]),
 }

@@ -122,9 +122,10 @@ def _resolve(text: str, anchor: date) -> DateSpan | None:
     """Resolve a text without a time of day."""
     with suppress(ValueError):
         return day_span(datetime.fromisoformat(text).date())
-    if bracketed := _IN_BRACKETS.fullmatch(text):  # "Monday, 8 May 2023 (2023-05-08)"
+    if bracketed := _IN_BRACKETS.fullmatch(text):  # "Monday, 8 May 2023 (2023-05-08)", "2023/05/08 (Mon)"
         span, same = (resolve_date_span(bracketed[name], anchor) for name in ("said", "same"))
-        is_weekday = span is not None and f"{span.first:%A}".casefold() == bracketed["same"].casefold()
+        named = re.fullmatch(rf"{WEEKDAY}\.?", bracketed["same"], re.IGNORECASE)
+        is_weekday = named and span and span.first.weekday() == weekday_number(named["weekday"])
         is_same = span is not None and same is not None and (span.first, span.last) == (same.first, same.last)
         return span if is_weekday or is_same else None
     said, span = text, None
