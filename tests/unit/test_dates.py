@@ -161,6 +161,7 @@ def test_a_winter_has_the_year_in_which_it_began(said_on, last, this, following)
         *("the last week of August", "the last weekend of May", "a quarter of a year ago", "on 31/13/2021"),
         *("we haven't talked in a few days", "Rome wasn’t built in a day", "we never met in two years"),
         *("a few days from Friday", "the 5th Saturday of June 2023"),
+        *("I ran for the first time in three weeks", "I swim twice in a week", "I won 3 times in two years"),
     ],
 )
 def test_words_that_only_look_like_dates_are_ignored(text):
@@ -177,6 +178,7 @@ def test_a_date_outside_the_calendar_is_not_resolved(expression, said_on):
 def test_a_clause_that_denies_nothing_has_a_day_to_come():
     for text in ("I can't wait to see you in two days!", "I don't know, but I leave in two days."):
         assert phrases(text) == ["11 June 2023"]
+    assert phrases("See you next time in two days!") == ["11 June 2023"]
 
 
 def test_a_coming_weekend_begins_with_the_coming_saturday():
