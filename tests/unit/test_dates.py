@@ -63,6 +63,8 @@ def phrases(text, anchor=FRIDAY):
         ("ten years ago", "2013", (2013, 1, 1), (2013, 12, 31)),
         ("a few years ago", "A few years before 2023", (2020, 1, 1), (2020, 12, 31)),
         ("since 2016", "2016", (2016, 1, 1), (2016, 12, 31)),
+        ("on the 5th of next month", "5 July 2023", (2023, 7, 5), (2023, 7, 5)),
+        ("the 20th of last month", "20 May 2023", (2023, 5, 20), (2023, 5, 20)),
         ("7 May", "7 May 2023", (2023, 5, 7), (2023, 5, 7)),
         ("May 7th, 2021", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
         ("June the 10th", "10 June 2023", (2023, 6, 10), (2023, 6, 10)),
@@ -161,6 +163,7 @@ def test_a_winter_has_the_year_in_which_it_began(said_on, last, this, following)
         *("the last week of August", "the last weekend of May", "a quarter of a year ago", "on 31/13/2021"),
         *("we haven't talked in a few days", "Rome wasn’t built in a day", "we never met in two years"),
         *("a few days from Friday", "the 5th Saturday of June 2023"),
+        *("I live on the 7th floor", "on the 1st of every month", "on the 3rd try"),
         *("I ran for the first time in three weeks", "I swim twice in a week", "I won 3 times in two years"),
     ],
 )

@@ -283,12 +283,6 @@ _TABLE: tuple[tuple[str, PhraseReader], ...] = (
     (rf"{WEEKDAY}\.?", relative_weekday),
     (ORDINAL, day_of_month),
     (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
-    (
-        rf"{ORDINAL} (?:day )?of {THE_WHICH} month",
-        lambda match, anchor: day_span(
-            _shifted_month(anchor, relative_direction(match)).replace(day=int(match["day"]))
-        ),
-    ),
     (rf"{COUNT} {FULL_WEEKDAY}s? (?P<ago>ago|back)", _weekday_at_offset),
     (rf"(?:in {COUNT} {FULL_WEEKDAY}s?)", _weekday_at_offset),
     (rf"{COUNT} {FULL_WEEKDAY}s? from now", _weekday_at_offset),

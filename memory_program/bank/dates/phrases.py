@@ -54,6 +54,10 @@ YEAR = r"(?P<year>(?:19|20)\d\d)"
 ORDINAL = r"(?P<day>\d{1,2})(?:st|nd|rd|th)"
 _DAY = rf"{ORDINAL}?"
 WEEKDAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_COUNTED_THING = (  # "on the 7th floor"; "on the 1st of every month" is no single day
+    r"(?! (?:floor|day|try|attempt|time|birthday|anniversary|row|page|lap|hole|street|avenue|grade"
+    r"|of (?:each|every|any))\b)"
+)
 _ON = rf"(?:{WEEKDAY_NAME},? )?(?:the )?"
 SHORT_YEAR = (  # "7 June 23", not "7 June 23 people came"; "7 June '23" and "07 June 23" may go on
     r"(?:,? ['’](?=\d\d(?!\w))| (?=\d\d(?!\s?\w|[:.,]\d|%)))(?P<year>\d\d)"
@@ -129,6 +133,14 @@ def day_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     if weekday := parts.get("weekday"):
         days = [day for day in days if day.weekday() == weekday_number(weekday)]
     return day_span(closest_day(days, anchor))
+
+
+def day_of_relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the 5th of next month``."""
+    first = anchor.replace(day=1) + relativedelta(months=relative_direction(match))
+    with suppress(ValueError):  # a 31st of a shorter month
+        return day_span(first.replace(day=int(match["day"])))
+    return None
 
 
 def weekday_number(name: str) -> int:
@@ -330,6 +342,7 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
             rf"{COUNT} (?P<unit>day|week)s? from (?P<start>today|tomorrow|{WEEKDAY_NAME})(?! to\b)",
             day_from_day,
         ),
+        (rf"(?:the )?{ORDINAL} (?:day )?of {THE_WHICH} month", day_of_relative_month),
         (rf"{FULL_WEEKDAY},?(?: of| in)? {THE_WHICH} week", _weekday_of_week),
         (rf"{THE_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
         (rf"{MONTH}{_ABBREVIATED},? (?:of |in )?{THE_WHICH} year", _month_of_relative_year),
@@ -353,11 +366,14 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
         (rf"{WEEKDAY_HOLIDAY}(?:,? (?:of )?{YEAR})?", holiday_span),
         (FULL_WEEKDAY, relative_weekday),
-        (rf"on the {ORDINAL}", day_of_month),
+        (rf"on the {ORDINAL}{_COUNTED_THING}", day_of_month),
         (YEAR, named_year),
     )
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
 
-DAY_READERS = (named_day, day_of_month, day_in_figures, weekday_of_month, day_from_day)
+DAY_READERS = (
+    *(named_day, day_of_month, day_of_relative_month, day_in_figures),
+    *(weekday_of_month, day_from_day),
+)
 """If one of them finds no such day (31 June 2023), no part of the phrase is a date either."""
