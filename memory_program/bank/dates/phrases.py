@@ -323,11 +323,11 @@ PhraseReader = Callable[[re.Match[str], date], DateSpan | None]
 PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
     (re.compile(rf"\b{pattern}\b", re.IGNORECASE), reader)
     for pattern, reader in (
-        (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?:T\d[\d:.+-]*Z?)?", named_day),
+        (r"(?P<year>\d{4})(?P<mark>[-/])(?P<month>\d\d)(?P=mark)(?P<day>\d\d)(?:T\d[\d:.+-]*Z?)?", named_day),
         (rf"(?P<first>\d{{1,2}})/(?P<second>\d{{1,2}})/{YEAR}", day_in_figures),
         (r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>(?:19|20)\d\d)", named_day),
-        (rf"{_ON}{MONTH}\.? (?:the )?{_DAY},? {YEAR}", named_day),
-        (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?,? {YEAR}", named_day),
+        (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}(?:,\s| ){YEAR}", named_day),
+        (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?(?:,\s| ){YEAR}", named_day),
         (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?{SHORT_YEAR}", named_day),
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}{SHORT_YEAR}", named_day),
         (rf"{_ON}(?P<day>0\d) {MONTH} (?P<year>\d\d)(?![:.,]\d|%)", named_day),
