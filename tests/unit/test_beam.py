@@ -144,6 +144,13 @@ def test_equal_events_alone_are_in_order():
     assert event_ordering_score(["Buying", "Buying"], ["bought"], [[1], [1]]) == 1.0
 
 
+# the last of equal lines has the rank that counts, as officially: 5 is that of the missing events
+@pytest.mark.parametrize("lines", [1, 4, 5, 6])
+def test_one_line_again_and_again_has_a_score(lines):
+    score = event_ordering_score(["Buying", "Painting", "Selling"], ["Nothing."] * lines, [[], [], []])
+    assert score == pytest.approx({5: 0.0, 6: 0.8535533905932737}.get(lines, 0.1464466094067262))
+
+
 def test_half_points_count(tmp_path):
     update = load_beam(write_beam(tmp_path)).conversations[0].questions[2]
     assert nugget_score(update, "It was green.", [0.5, 1.0]) == 0.75
