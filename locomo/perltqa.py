@@ -85,7 +85,8 @@ def parse_perltqa(memory: object, qa: object) -> list[Conversation]:
     for name, asked_of in entries.items():
         person = people.required(name)
         section = person.optional("profile")
-        facts = {field: str(value) for field, value in section.members().items()} if section else {}
+        fields = section.members().items() if section else ()
+        facts = {field: str(value) for field, value in fields if value is not None}
         if description := person.optional_text("profile_description"):
             facts["description"] = description
         background: list[Turn] = []  # a turn for each field of the profile, and for each person known

@@ -83,6 +83,9 @@ def test_a_profile_field_that_nobody_filled_in_is_no_evidence():
     asked = questions()
     asked[0]["Mira Olsen"]["profile"] = [item("Who employs Mira Olsen?", "Nobody.", "Employer")]
     assert read_one(asked=asked).questions[0].evidence == ()
+    known = memory()
+    known["Mira Olsen"]["profile"]["Employer"] = None
+    assert read_one(known, asked).questions[0].evidence == ()
 
 
 def test_questions_about_one_person_may_stand_in_two_places():
