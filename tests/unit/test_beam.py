@@ -96,6 +96,13 @@ def test_a_fault_is_named_with_its_place(tmp_path, place, value, complaint):
         load_beam(write_beam(tmp_path, **files))
 
 
+def test_a_damaged_file_is_named_with_its_folder(tmp_path):
+    path = write_beam(tmp_path)
+    (path / "1" / "chat.json").write_text("[")
+    with pytest.raises(DatasetError, match=r"^1/chat\.json: not valid JSON"):
+        load_beam(path)
+
+
 def test_nothing_is_downloaded_since_no_licence_is_known():
     with pytest.raises(DatasetError, match=r"names no licence.*--data PATH"):
         load_beam()
