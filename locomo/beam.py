@@ -78,10 +78,11 @@ def load_beam(path: Path | None = None) -> Dataset:
         folders = [file.parent.parent for file in found]
         for folder in sorted(folders, key=lambda one: (len(one.name), one.name)):  # by their numbers
             file = next((folder / name for name in _CHATS if (folder / name).exists()), folder / _CHATS[-1])
-            document, sha256 = read_json(file)
-            chat = JsonAt(document, f"{folder.name}/{file.name}")
-            document, questions_sha256 = read_json(folder / _QUESTIONS)
-            questions = JsonAt(document, f"{folder.name}/{_QUESTIONS.name}")
+            told, asked = f"{folder.name}/{file.name}", f"{folder.name}/{_QUESTIONS.name}"
+            document, sha256 = read_json(file, told)
+            chat = JsonAt(document, told)
+            document, questions_sha256 = read_json(folder / _QUESTIONS, asked)
+            questions = JsonAt(document, asked)
             hashes += [sha256, questions_sha256]
             conversations.append(_conversation(f"{prefix}{folder.name}", chat, questions))
     else:  # the rows of their dataset

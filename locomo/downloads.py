@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from locomo.atomic_files import atomic_write_text
 from locomo.benchmark_errors import DatasetError
 
 
@@ -27,10 +28,11 @@ def download(url: str, sha256: str | None, cache_dir: Path | None = None, *, alt
     path = folder / url.rpartition("/")[2]
     recorded = path.with_name(f"{path.name}.sha256")
     try:
-        expected = sha256 or (recorded.read_text(encoding="ascii").strip() if recorded.exists() else None)
+        noted = recorded.read_text(encoding="ascii").strip() if recorded.exists() else ""
+        expected = sha256 or noted or None  # a note is empty if the disk was full
         pooch.retrieve(url, expected and f"sha256:{expected}", fname=path.name, path=folder)
         if expected is None:
-            recorded.write_text(f"{file_sha256(path)}\n", encoding="ascii")
+            atomic_write_text(recorded, f"{file_sha256(path)}\n")
     except (OSError, ValueError) as error:  # no network, refused, unwritable cache; or other bytes
         raise DatasetError(
             f"cannot get {url} into {str(folder)!r} ({' '.join(str(error).split())}). {alternative}, or "

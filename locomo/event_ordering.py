@@ -73,7 +73,10 @@ def event_ordering_score(
     ranks = [{item: rank for rank, item in enumerate(side, start=1)} for side in (events, said)]
     missing = len(union) + 1
     expected, given = ([of_side.get(item, missing) for item in union] for of_side in ranks)
-    return (kendall_tau_b(expected, given) + 1) / 2 if said else 0.0
+    # Of equal lines the last one's rank counts, as officially; it may be the rank of what is missing.
+    # Deviation: an answer in which all ranks are equal scores 0, where the official tau-b is not a number.
+    has_order = len(set(expected)) > 1 and len(set(given)) > 1
+    return (kendall_tau_b(expected, given) + 1) / 2 if has_order else 0.0
 
 
 def _sign(value: float) -> int:

@@ -94,8 +94,10 @@ def read_dataset(path: Path) -> Dataset:
     return Dataset(conversations, sha256, False, name=path.stem, dangling_evidence=tuple(dangling))
 
 
-def read_json(path: Path) -> tuple[object, str]:
+def read_json(path: Path, source: str | None = None) -> tuple[object, str]:
     """Read a JSON file, and the SHA-256 of its bytes.
+
+    ``source`` names it in errors where the name of the file does not tell which one it is.
 
     Raises:
         DatasetError: the file is missing, or not JSON (see ``decode_json``).
@@ -106,7 +108,7 @@ def read_json(path: Path) -> tuple[object, str]:
         raise DatasetError(
             f"cannot read the data file {str(path)!r} ({error.strerror}); name a readable JSON file"
         ) from error
-    return decode_json(content, path.name), hashlib.sha256(content).hexdigest()
+    return decode_json(content, source or path.name), hashlib.sha256(content).hexdigest()
 
 
 def read_conversations(path: Path) -> list[Conversation]:

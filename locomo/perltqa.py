@@ -32,6 +32,8 @@ _DAY_RANGE = re.compile(r"(?<![-–\d/.:])(\d{1,2}) ?(?:[-–]|to) ?\d{1,2}(?![-
 
 _UNTIL = re.compile(r" (?:[-–]|to|until) ")
 _HOUR = re.compile(r"\d:\d\d|\d ?[ap]\.?m\b", re.IGNORECASE)
+_MONTH = re.compile(r"\b(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)", re.IGNORECASE)
+_HOUR_ALONE = re.compile(r"\W*(?:(?:from|at) )?\d{1,2}(?::\d\d)?(?: ?[ap]\.?m\.?)?\W*", re.IGNORECASE)
 
 _SPEECH = re.compile(r"\s*([^:\n]{1,40}?)\s*:\s*(.*)", re.DOTALL)
 _REFERENCE = re.compile(r"""[^\s'"\[\],]+""")
@@ -85,7 +87,8 @@ def parse_perltqa(memory: object, qa: object) -> list[Conversation]:
     for name, asked_of in entries.items():
         person = people.required(name)
         section = person.optional("profile")
-        facts = {field: str(value) for field, value in section.members().items()} if section else {}
+        fields = section.members().items() if section else ()
+        facts = {field: str(value) for field, value in fields if value is not None}
         if description := person.optional_text("profile_description"):
             facts["description"] = description
         background: list[Turn] = []  # a turn for each field of the profile, and for each person known
@@ -155,7 +158,8 @@ def _events_and_dialogues(name: str, person: JsonAt) -> Iterator[_MemoryEntry]:
 def parse_event_time(written: str) -> datetime | None:
     """Read a time in free text: a date, a month, else the year in it; None if it names no year.
 
-    Of two times the first one counts.
+    Of two times the first one counts. If it is only an hour, it has the date of the second (``9 pm to 11 pm,
+    May 3, 2018``), else the year of the second or the one before (``December 31 to January 2, 2022``).
 
     Example:
         >>> parse_event_time("October 2021")
@@ -167,8 +171,12 @@ def parse_event_time(written: str) -> datetime | None:
     if year is None:
         return None
     told, *until = _UNTIL.split(_DAY_RANGE.sub(r"\1", written), maxsplit=1)
-    if until and not _YEAR.search(told):
-        told = f"{told} {year[0]}"
+    if until and not _YEAR.search(told) and (ended := parse_event_time(until[0])) is not None:
+        if _HOUR_ALONE.fullmatch(told):
+            return parse_event_time(f"{ended:%Y-%m-%d} {told}")
+        began = parse_event_time(f"{told} {ended.year}")
+        is_later = began is not None and began > ended and _MONTH.search(until[0])
+        return parse_event_time(f"{told} {ended.year - 1}") if is_later else began
     start = datetime(int(year[0]), 1, 1)
     try:
         time: datetime = dates.parse(told, default=start, fuzzy=True, ignoretz=True)

@@ -77,14 +77,13 @@ def load_personamem(
             for name, messages in JsonAt(decode_json(line, place), place).members().items():
                 histories[name] = JsonAt(messages, f"{place}: {name}").elements("message")
     asked: dict[tuple[str, int], list[dict[str, str]]] = {}
-    for number, row in enumerate(_rows(questions, questions_path.name), start=2):
+    for row in _rows(questions, questions_path.name):
         end = row["end_index_in_shared_context"]
         if not end.isdecimal() or row["shared_context_id"] not in histories:
             raise DatasetError(
-                f"{questions_path.name}: line {number}: history {row['shared_context_id']!r} up to {end!r} "
+                f"{row['place']}: history {row['shared_context_id']!r} up to {end!r} "
                 f"is not in {contexts_path.name}; get both files of one length"
             )
-        row["place"] = f"{questions_path.name}: line {number}"
         asked.setdefault((row["shared_context_id"], int(end)), []).append(row)
     conversations = [_conversation(name, end, histories[name], rows) for (name, end), rows in asked.items()]
     if not conversations:
@@ -104,6 +103,7 @@ def _read_bytes(path: Path) -> bytes:
 
 
 def _rows(content: bytes, source: str) -> list[dict[str, str]]:
+    """Read the rows of the questions, each with its ``place`` for errors."""
     needed = ("question_id", "question_type", "user_question_or_message", "correct_answer", "all_options")
     needed += ("shared_context_id", "end_index_in_shared_context")
     try:
@@ -111,7 +111,11 @@ def _rows(content: bytes, source: str) -> list[dict[str, str]]:
         missing = [name for name in needed if name not in (reader.fieldnames or ())]
         if missing:
             raise DatasetError(f"{source}: column {missing[0]!r} is missing; get the official file")
-        return [{name: row[name] or "" for name in needed} for row in reader]
+        rows, begin = list[dict[str, str]](), reader.line_num + 1
+        for row in reader:  # of which one has several lines if a message has
+            rows.append({name: row[name] or "" for name in needed} | {"place": f"{source}: line {begin}"})
+            begin = reader.line_num + 1
+        return rows
     except (UnicodeDecodeError, csv.Error) as error:
         raise DatasetError(f"{source}: is not a CSV file in UTF-8 ({error}); get it again") from error
 

@@ -111,7 +111,8 @@ def write_splits(dataset: Dataset, source: Path, folder: Path) -> None:
     }
     for split, conversations in chosen.items():
         ids = {conversation.conversation_id for conversation in conversations}
-        _write_json(split_file(folder, split), [sample for sample in samples if sample["sample_id"] in ids])
+        held = [sample for sample in samples if str(sample["sample_id"]).strip() in ids]  # as they are read
+        _write_json(split_file(folder, split), held)
     _write_json(folder / MANIFEST_FILE, _manifest(dataset, folder))
 
 

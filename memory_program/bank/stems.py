@@ -21,6 +21,9 @@ _MARKED_WORD = regex.compile(  # the vowels of the scripts of India are marks
 _LETTER_NAME = re.compile(r"(?<=[a-z\d] )[AST](?![\w'’+#])")
 """A letter that is a name: vitamin A, Model S. In lower case, these three are a stop word and endings."""
 
+_CAPITALIZED = re.compile(r"(?<=[\w,] )[A-Z]\w*")
+"""A word with a capital letter inside a sentence: "Does Will know?", but not "Will it rain?"."""
+
 _ACCENT = regex.compile(r"[\p{M}&&\p{Inherited}--[\u3099\u309a]]", regex.V1)  # those two make other Kana
 _PLAIN_LETTERS = str.maketrans(
     {"ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "æ": "ae", "œ": "oe", "ħ": "h", "ı": "i", "ŧ": "t"}
@@ -100,11 +103,15 @@ def fold_accents(word: str) -> str:
 def find_named(text: str, names: Sequence[str]) -> list[str]:
     """List the names of which a text holds a word, with or without its accents.
 
+    A name that is a stop word, such as Will or An, counts only with a capital letter inside a sentence.
+
     Example:
         >>> find_named("Does Zoe know 小林的猫?", ["Zoë Ek", "小林", "Ben"])
         ['Zoë Ek', '小林']
     """
-    words = [fold_accents(word) for word in split_words(text)]
+    capitalized = {word.lower() for word in _CAPITALIZED.findall(text)}
+    plain = [word for word in split_words(text) if word not in _STOP_WORDS or word in capitalized]
+    words = [fold_accents(word) for word in plain]
     runs = " ".join(word for word in words if UNSPACED_RUN.match(word))
     found = list[str]()
     for name in names:

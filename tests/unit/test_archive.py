@@ -100,6 +100,14 @@ def test_a_named_speaker_is_known_without_accents_and_in_text_without_spaces():
     assert archive.search("阿杰喝茶吗？")[0].turn.speaker == "阿杰"
 
 
+def test_a_name_that_is_a_stop_word_is_named_with_a_capital_letter_only():
+    archive = archive_of(
+        session(1, "Ana: The bakery opens in June.", "Will: A bakery, great.", "Will: Great.")
+    )
+    assert ids(archive, "When will the bakery open?")[0] == "D1:1"
+    assert archive.search("When does Will visit the bakery?")[0].turn.speaker == "Will"
+
+
 def test_naming_both_speakers_favours_neither():
     archive = archive_of(session(1, "Ana: A dog."), session(2, "Ben: A dog."))
     first, second = archive.search("Do Ana and Ben have a dog?")

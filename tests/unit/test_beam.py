@@ -96,6 +96,13 @@ def test_a_fault_is_named_with_its_place(tmp_path, place, value, complaint):
         load_beam(write_beam(tmp_path, **files))
 
 
+def test_a_damaged_file_is_named_with_its_folder(tmp_path):
+    path = write_beam(tmp_path)
+    (path / "1" / "chat.json").write_text("[")
+    with pytest.raises(DatasetError, match=r"^1/chat\.json: not valid JSON"):
+        load_beam(path)
+
+
 def test_nothing_is_downloaded_since_no_licence_is_known():
     with pytest.raises(DatasetError, match=r"names no licence.*--data PATH"):
         load_beam()
@@ -142,6 +149,13 @@ def test_the_order_of_events_is_scored_as_officially(lines, found_in, score):
 
 def test_equal_events_alone_are_in_order():
     assert event_ordering_score(["Buying", "Buying"], ["bought"], [[1], [1]]) == 1.0
+
+
+# the last of equal lines has the rank that counts, as officially: 5 is that of the missing events
+@pytest.mark.parametrize("lines", [1, 4, 5, 6])
+def test_one_line_again_and_again_has_a_score(lines):
+    score = event_ordering_score(["Buying", "Painting", "Selling"], ["Nothing."] * lines, [[], [], []])
+    assert score == pytest.approx({5: 0.0, 6: 0.8535533905932737}.get(lines, 0.1464466094067262))
 
 
 def test_half_points_count(tmp_path):

@@ -63,6 +63,10 @@ def phrases(text, anchor=FRIDAY):
         ("ten years ago", "2013", (2013, 1, 1), (2013, 12, 31)),
         ("a few years ago", "A few years before 2023", (2020, 1, 1), (2020, 12, 31)),
         ("since 2016", "2016", (2016, 1, 1), (2016, 12, 31)),
+        ("on 2021/05/07", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
+        ("by May 7,\n2021", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
+        ("on the 5th of next month", "5 July 2023", (2023, 7, 5), (2023, 7, 5)),
+        ("the 20th of last month", "20 May 2023", (2023, 5, 20), (2023, 5, 20)),
         ("7 May", "7 May 2023", (2023, 5, 7), (2023, 5, 7)),
         ("May 7th, 2021", "7 May 2021", (2021, 5, 7), (2021, 5, 7)),
         ("June the 10th", "10 June 2023", (2023, 6, 10), (2023, 6, 10)),
@@ -161,6 +165,8 @@ def test_a_winter_has_the_year_in_which_it_began(said_on, last, this, following)
         *("the last week of August", "the last weekend of May", "a quarter of a year ago", "on 31/13/2021"),
         *("we haven't talked in a few days", "Rome wasn’t built in a day", "we never met in two years"),
         *("a few days from Friday", "the 5th Saturday of June 2023"),
+        *("I live on the 7th floor", "on the 1st of every month", "on the 3rd try"),
+        *("I ran for the first time in three weeks", "I swim twice in a week", "I won 3 times in two years"),
     ],
 )
 def test_words_that_only_look_like_dates_are_ignored(text):
@@ -177,6 +183,7 @@ def test_a_date_outside_the_calendar_is_not_resolved(expression, said_on):
 def test_a_clause_that_denies_nothing_has_a_day_to_come():
     for text in ("I can't wait to see you in two days!", "I don't know, but I leave in two days."):
         assert phrases(text) == ["11 June 2023"]
+    assert phrases("See you next time in two days!") == ["11 June 2023"]
 
 
 def test_a_coming_weekend_begins_with_the_coming_saturday():
@@ -355,6 +362,14 @@ EXPRESSIONS = {
     "noon yesterday": "2023-06-13",
     "Friday night": "2023-06-09",
     "the evening of 7 May": "2023-05-07",
+    "May 12, evening": "2023-05-12",
+    "May 12 8pm": "2023-05-12",
+    "May 12 at noon": "2023-05-12",
+    "May 12 noon": "2023-05-12",
+    "12 May, 12 noon": "2023-05-12",
+    "Friday 12 noon": "2023-06-09",
+    "Friday, 12 in the afternoon": "2023-06-09",
+    "May 12 in the afternoon": "2023-05-12",
     "07 June 23": "2023-06-07",
     "7 June '85": "1985-06-07",
     "June 7, '23": "2023-06-07",
@@ -370,6 +385,8 @@ EXPRESSIONS = {
     "Monday, 8 May 2023 (2023-05-08), 13:56": "2023-05-08",
     "1:56 pm on 8 May, 2023": "2023-05-08",
     "yesterday (Tuesday)": "2023-06-13",
+    "2023/05/30 (Tue) 23:32": "2023-05-30",
+    "7 May 2023 (Sun.)": "2023-05-07",
     "06/2023": "2023-06-01 2023-06-30",
     "June '22": "2022-06-01 2022-06-30",
     "May of last year": "2022-05-01 2022-05-31",
@@ -439,6 +456,7 @@ EXPRESSIONS = {
     "A couple of months before June 2023": "2023-04-01 2023-04-30",
     "A few years before 2023": "2020-01-01 2020-12-31",
     **dict.fromkeys(["2023-13-01", "2023-06-31", "31 February", "30/02/2023", "29 February 2023", "32nd"]),
+    "2023/05/30 (Wed) 23:32": None,
     **dict.fromkeys(["25:00", "May 5 to 7", "10-12 June 2023", "yesterday (2023-06-01)", "recently", "5/6"]),
     **dict.fromkeys(["N/A", "none", "unknown", "last few weeks", "half a year ago", "in his childhood"]),
 }

@@ -50,6 +50,16 @@ def test_without_a_known_hash_a_copy_in_the_cache_is_taken_and_recorded(folder, 
     assert (cache / "numbers.json.sha256").read_text().strip() == SHA256
 
 
+def test_an_empty_note_of_the_hash_is_written_again(folder, tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "numbers.json.sha256").write_text("")
+    with served(folder) as address:
+        path = download(f"{address}/numbers.json", None, cache, alternative="Wait")
+    assert path.read_bytes() == CONTENT
+    assert (cache / "numbers.json.sha256").read_text().strip() == SHA256
+
+
 def test_without_a_network_the_error_says_both_ways_out(folder, tmp_path):
     with served(folder) as address:
         pass  # the port was real, and nobody listens there any more

@@ -83,6 +83,9 @@ def test_a_profile_field_that_nobody_filled_in_is_no_evidence():
     asked = questions()
     asked[0]["Mira Olsen"]["profile"] = [item("Who employs Mira Olsen?", "Nobody.", "Employer")]
     assert read_one(asked=asked).questions[0].evidence == ()
+    known = memory()
+    known["Mira Olsen"]["profile"]["Employer"] = None
+    assert read_one(known, asked).questions[0].evidence == ()
 
 
 def test_questions_about_one_person_may_stand_in_two_places():
@@ -106,6 +109,10 @@ def test_questions_about_one_person_may_stand_in_two_places():
         ("10 to 15 May 2022", datetime(2022, 5, 10, tzinfo=UTC)),
         ("June 2022 - August 2022", datetime(2022, 6, 1, tzinfo=UTC)),
         ("June to August 2022", datetime(2022, 6, 1, tzinfo=UTC)),
+        ("December 31 to January 2, 2022", datetime(2021, 12, 31, tzinfo=UTC)),
+        ("from 10:00 to 11:30 on May 3, 2018", datetime(2018, 5, 3, 10, 0, tzinfo=UTC)),
+        ("May 3, 9 pm to 11 pm, 2018", datetime(2018, 5, 3, 21, 0, tzinfo=UTC)),
+        ("9 pm - 11 pm, May 3, 2018", datetime(2018, 5, 3, 21, 0, tzinfo=UTC)),
         ("2022-05-10 to 2022-06-01", datetime(2022, 5, 10, tzinfo=UTC)),
         ("2022-05-10", datetime(2022, 5, 10, tzinfo=UTC)),
         ("9:30 pm on May 3, 2018", datetime(2018, 5, 3, 21, 30, tzinfo=UTC)),

@@ -52,6 +52,12 @@ def test_a_fault_is_named_with_its_line(tmp_path, row, complaint):
         load_personamem(write_personamem(tmp_path, row))
 
 
+def test_a_message_of_several_lines_does_not_shift_the_line_of_a_fault(tmp_path):
+    rows = {"user_question_or_message": "User: Which bread?\n\nPlease."}, {"correct_answer": "(e)"}
+    with pytest.raises(DatasetError, match="line 5: correct_answer="):
+        load_personamem(write_personamem(tmp_path, *rows))
+
+
 def test_a_message_of_an_unknown_role_is_refused(tmp_path):
     folder = write_personamem(tmp_path, messages=[{"role": "tool", "content": "x"}])
     with pytest.raises(DatasetError, match="'tool' is an unknown role"):

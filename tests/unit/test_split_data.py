@@ -1,5 +1,6 @@
 """Splits by conversation: names and selection. Files and their proof need the real data."""
 
+import json
 import subprocess
 import sys
 
@@ -7,9 +8,18 @@ import pytest
 from locomo_samples import sample
 
 from locomo.benchmark_errors import DatasetError
+from locomo.locomo import read_conversations, read_dataset
 from locomo.locomo_schema import parse_locomo
 from locomo.split_data import main
-from locomo.splits import QUESTION_COUNTS, SPLITS, locomo_split, select_split, split_by_order
+from locomo.splits import (
+    QUESTION_COUNTS,
+    SPLITS,
+    locomo_split,
+    select_split,
+    split_by_order,
+    split_file,
+    write_splits,
+)
 
 
 def test_every_conversation_is_in_exactly_one_split():
@@ -81,3 +91,11 @@ def test_conversations_of_locomo_are_not_mixed_with_others():
     conversations = parse_locomo([sample("conv-26"), sample("talk-1")], "talk.json")
     with pytest.raises(DatasetError, match="'talk-1' is in no split"):
         select_split(conversations, "train")
+
+
+def test_an_id_with_a_blank_is_written_to_its_split(tmp_path):
+    source = tmp_path / "talk.json"
+    source.write_text(json.dumps([sample("conv-26 "), sample("conv-47"), sample("conv-48")]))
+    write_splits(read_dataset(source), source, tmp_path / "out")
+    written = read_conversations(split_file(tmp_path / "out", "train"))
+    assert [conversation.conversation_id for conversation in written] == ["conv-26"]

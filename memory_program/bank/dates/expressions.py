@@ -49,12 +49,19 @@ _HOUR_12 = r"(?:0?[1-9]|1[0-2])(?:[:.][0-5]\d){0,2} ?[ap]\.?m\.?"
 _HOUR_24 = r"(?:[01]?\d|2[0-3])(?::[0-5]\d){1,2}(?: ?(?:h|hrs|hours|utc|gmt))?"
 _SPOKEN_HOUR = r"(?:half|a quarter|quarter) (?:past|to) (?:\d{1,2}|[a-z]{3,6})|\d{1,2} o'?clock"
 _PART_OF_DAY = r"(?:morning|afternoon|evening|night|noon|midday|midnight|dawn|lunchtime|dinnertime|bedtime)"
-_TIME = (
-    rf"(?:(?:at|around|about|by|in|on|the|early|late|later|that|this|12|from)[ ,]+)*"
-    rf"(?:{_HOUR_12}|{_HOUR_24}|{_SPOKEN_HOUR}|{_PART_OF_DAY}|(?<=at )\d{{1,2}})"
-)
-_TIME_AFTER = re.compile(rf"(?:^|[ ,]+){_TIME}$", re.IGNORECASE)
-_TIME_BEFORE = re.compile(rf"^{_TIME}(?:,? (?:on|of)\b)?(?:[ ,]+|$)", re.IGNORECASE)
+_TWELVE = r"12 (?:at |in the )?(?:noon|midday|midnight|morning|afternoon|night)"
+_TIMES = [  # "12 noon" first as a time of day, then as the end of "May 12 noon"
+    r"(?:(?:at|around|about|by|in|on|the|early|late|later|that|this|from)[ ,]+)*"
+    rf"(?:{twelve}{_HOUR_12}|{_HOUR_24}|{_SPOKEN_HOUR}|{_PART_OF_DAY}|(?<=at )\d{{1,2}})"
+    for twelve in (f"{_TWELVE}|", "")
+]
+_TIMES_AROUND = [
+    (
+        re.compile(rf"(?:^|[ ,]+){time}$", re.IGNORECASE),
+        re.compile(rf"^{time}(?:,? (?:on|of)\b)?(?:[ ,]+|$)", re.IGNORECASE),
+    )
+    for time in _TIMES
+]
 
 _LEADING_WORD = re.compile(
     r"(?:on|in|at|around|about|approximately|roughly|circa|since|by|during|from|until|till|the|early|mid|late"
@@ -93,26 +100,32 @@ def resolve_date_span(expression: str, anchor: date) -> DateSpan | None:
         text = text[1:-1].strip()
     for name, count in _NAMED_COUNTS.items():
         text = re.sub(rf"\b(?:a|one) {name}\b", count, text, flags=re.IGNORECASE)
-    timeless = text
-    for _ in range(3):
-        timeless = _TIME_BEFORE.sub("", _TIME_AFTER.sub("", timeless))
-    for said in dict.fromkeys((text, timeless)):
+    candidates = [text]
+    for after, before in _TIMES_AROUND:
+        timeless = text
+        for _ in range(3):
+            timeless = before.sub("", after.sub("", timeless))
+        candidates.append(timeless)
+    longer: DateSpan | None = None
+    for said in dict.fromkeys(candidates):
         try:
             span = _resolve(said, anchor) if said else day_span(anchor) if text else None
         except (OverflowError, ValueError):
             continue  # outside the calendar: "999 years ago", said in the year 8
-        if span is not None:
+        if span is not None and (said == text or span.is_day):
             return span
-    return None
+        longer = longer or span  # what has a time of day is rather a day
+    return longer
 
 
 def _resolve(text: str, anchor: date) -> DateSpan | None:
     """Resolve a text without a time of day."""
     with suppress(ValueError):
         return day_span(datetime.fromisoformat(text).date())
-    if bracketed := _IN_BRACKETS.fullmatch(text):  # "Monday, 8 May 2023 (2023-05-08)"
+    if bracketed := _IN_BRACKETS.fullmatch(text):  # "Monday, 8 May 2023 (2023-05-08)", "2023/05/08 (Mon)"
         span, same = (resolve_date_span(bracketed[name], anchor) for name in ("said", "same"))
-        is_weekday = span is not None and f"{span.first:%A}".casefold() == bracketed["same"].casefold()
+        named = re.fullmatch(rf"{WEEKDAY}\.?", bracketed["same"], re.IGNORECASE)
+        is_weekday = named and span and span.first.weekday() == weekday_number(named["weekday"])
         is_same = span is not None and same is not None and (span.first, span.last) == (same.first, same.last)
         return span if is_weekday or is_same else None
     said, span = text, None
@@ -270,12 +283,6 @@ _TABLE: tuple[tuple[str, PhraseReader], ...] = (
     (rf"{WEEKDAY}\.?", relative_weekday),
     (ORDINAL, day_of_month),
     (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
-    (
-        rf"{ORDINAL} (?:day )?of {THE_WHICH} month",
-        lambda match, anchor: day_span(
-            _shifted_month(anchor, relative_direction(match)).replace(day=int(match["day"]))
-        ),
-    ),
     (rf"{COUNT} {FULL_WEEKDAY}s? (?P<ago>ago|back)", _weekday_at_offset),
     (rf"(?:in {COUNT} {FULL_WEEKDAY}s?)", _weekday_at_offset),
     (rf"{COUNT} {FULL_WEEKDAY}s? from now", _weekday_at_offset),

@@ -54,6 +54,10 @@ YEAR = r"(?P<year>(?:19|20)\d\d)"
 ORDINAL = r"(?P<day>\d{1,2})(?:st|nd|rd|th)"
 _DAY = rf"{ORDINAL}?"
 WEEKDAY_NAME = r"(?:mon|tues|wednes|thurs|fri|satur|sun)day"
+_COUNTED_THING = (  # "on the 7th floor"; "on the 1st of every month" is no single day
+    r"(?! (?:floor|day|try|attempt|time|birthday|anniversary|row|page|lap|hole|street|avenue|grade"
+    r"|of (?:each|every|any))\b)"
+)
 _ON = rf"(?:{WEEKDAY_NAME},? )?(?:the )?"
 SHORT_YEAR = (  # "7 June 23", not "7 June 23 people came"; "7 June '23" and "07 June 23" may go on
     r"(?:,? ['’](?=\d\d(?!\w))| (?=\d\d(?!\s?\w|[:.,]\d|%)))(?P<year>\d\d)"
@@ -62,6 +66,9 @@ _ABBREVIATED = r"(?:\.(?! (?-i:[A-Z])))?"  # not the end of a sentence: "We met 
 _UNIT = r"(?P<unit>day|week|weekend|month|year)s?"
 _NTH = ("first", "second", "third", "fourth", "fifth")
 _DENIAL = re.compile(r"(?:n['’]t|\bnot|\bnever)\b(?! wait\b)", re.IGNORECASE)  # "can't wait" denies nothing
+_COUNTED_TIME = re.compile(  # "for the first time in three weeks", but not "next time in three weeks"
+    r"\b(?:once|twice|times|(?:first|second|third|only|last|\d(?:st|nd|rd|th)) time) $", re.IGNORECASE
+)
 _CLAUSE_END = re.compile(r"[.!?,;:\n]|\bbut\b", re.IGNORECASE)
 _CLAUSE_CHARS = 200
 _NEXT_WORD = re.compile(r" \w")
@@ -126,6 +133,14 @@ def day_of_month(match: re.Match[str], anchor: date) -> DateSpan | None:
     if weekday := parts.get("weekday"):
         days = [day for day in days if day.weekday() == weekday_number(weekday)]
     return day_span(closest_day(days, anchor))
+
+
+def day_of_relative_month(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``the 5th of next month``."""
+    first = anchor.replace(day=1) + relativedelta(months=relative_direction(match))
+    with suppress(ValueError):  # a 31st of a shorter month
+        return day_span(first.replace(day=int(match["day"])))
+    return None
 
 
 def weekday_number(name: str) -> int:
@@ -269,11 +284,12 @@ def _relative_period(match: re.Match[str], anchor: date) -> DateSpan | None:
 def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three.
 
-    ``in two days`` is no date if its clause denies something: ``we haven't talked in two days``.
+    ``in two days`` is no date if its clause denies something, or if it is the span of a number of times: ``we
+    haven't talked in two days``, ``for the first time in two years``, ``twice in a week``.
     """
     if match[0].lower().startswith("in "):
         before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
-        if _DENIAL.search(_CLAUSE_END.split(before)[-1]):
+        if _DENIAL.search(_CLAUSE_END.split(before)[-1]) or _COUNTED_TIME.search(before):
             return None
     words, unit = match["count"].lower(), match["unit"].lower()
     sign, side = (-1, "before") if match.groupdict().get("ago") else (1, "after")
@@ -307,11 +323,11 @@ PhraseReader = Callable[[re.Match[str], date], DateSpan | None]
 PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
     (re.compile(rf"\b{pattern}\b", re.IGNORECASE), reader)
     for pattern, reader in (
-        (r"(?P<year>\d{4})-(?P<month>\d\d)-(?P<day>\d\d)(?:T\d[\d:.+-]*Z?)?", named_day),
+        (r"(?P<year>\d{4})(?P<mark>[-/])(?P<month>\d\d)(?P=mark)(?P<day>\d\d)(?:T\d[\d:.+-]*Z?)?", named_day),
         (rf"(?P<first>\d{{1,2}})/(?P<second>\d{{1,2}})/{YEAR}", day_in_figures),
         (r"(?P<day>\d{1,2})\.(?P<month>\d{1,2})\.(?P<year>(?:19|20)\d\d)", named_day),
-        (rf"{_ON}{MONTH}\.? (?:the )?{_DAY},? {YEAR}", named_day),
-        (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?,? {YEAR}", named_day),
+        (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}(?:,\s| ){YEAR}", named_day),
+        (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?(?:,\s| ){YEAR}", named_day),
         (rf"{_ON}{_DAY} (?:of )?{MONTH}\.?{SHORT_YEAR}", named_day),
         (rf"{_ON}{MONTH}\.? (?:the )?{_DAY}{SHORT_YEAR}", named_day),
         (rf"{_ON}(?P<day>0\d) {MONTH} (?P<year>\d\d)(?![:.,]\d|%)", named_day),
@@ -326,6 +342,7 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
             rf"{COUNT} (?P<unit>day|week)s? from (?P<start>today|tomorrow|{WEEKDAY_NAME})(?! to\b)",
             day_from_day,
         ),
+        (rf"(?:the )?{ORDINAL} (?:day )?of {THE_WHICH} month", day_of_relative_month),
         (rf"{FULL_WEEKDAY},?(?: of| in)? {THE_WHICH} week", _weekday_of_week),
         (rf"{THE_WHICH} week,?(?: on)? {FULL_WEEKDAY}", _weekday_of_week),
         (rf"{MONTH}{_ABBREVIATED},? (?:of |in )?{THE_WHICH} year", _month_of_relative_year),
@@ -349,11 +366,14 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
         (rf"{WEEKDAY_HOLIDAY}(?:,? (?:of )?{YEAR})?", holiday_span),
         (FULL_WEEKDAY, relative_weekday),
-        (rf"on the {ORDINAL}", day_of_month),
+        (rf"on the {ORDINAL}{_COUNTED_THING}", day_of_month),
         (YEAR, named_year),
     )
 )
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
 
-DAY_READERS = (named_day, day_of_month, day_in_figures, weekday_of_month, day_from_day)
+DAY_READERS = (
+    *(named_day, day_of_month, day_of_relative_month, day_in_figures),
+    *(weekday_of_month, day_from_day),
+)
 """If one of them finds no such day (31 June 2023), no part of the phrase is a date either."""
