@@ -3,7 +3,7 @@
 import json
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,7 +85,7 @@ class CountingProxy(ThreadingHTTPServer):
             return sum((one for name, one in self._traffic.items() if name.startswith(prefix)), Traffic())
 
     @contextmanager
-    def counting(self, label: str) -> Iterator[list[Traffic]]:
+    def counting(self, label: str) -> Generator[list[Traffic]]:
         """Add to a label what is in the list at the end of the block; until then a request is open."""
         counted: list[Traffic] = []
         name = f"{label}/"
@@ -107,7 +107,7 @@ def _join(label: tuple[str, ...]) -> str:
 class _Handler(BaseHTTPRequestHandler):
     """Sends one request on. A reply ends with its connection, so it has been counted when it ends."""
 
-    server: CountingProxy
+    server: CountingProxy  # pyright: ignore[reportIncompatibleVariableOverride]  # always made by it
 
     def do_GET(self) -> None:
         """Send on what asks for no completion, such as the list of models."""

@@ -94,7 +94,7 @@ class Mem0(Library):
         os.environ["MEM0_TELEMETRY"] = "False"  # both are read when the module is loaded
         os.environ["MEM0_DIR"] = str(folder)
         os.environ.pop("OPENROUTER_API_KEY", None)  # with it, mem0 would call another server
-        from mem0 import Memory
+        from mem0 import Memory  # pyright: ignore[reportMissingImports]  # an extra
 
         self._user = {"user_id": talk.conversation_id}
         self._first_speaker = talk.sessions[0].turns[0].speaker
@@ -145,9 +145,9 @@ class LangMem(Library):
 
     def __init__(self, talk: Conversation, endpoint: Endpoint, dense: DenseIndex, folder: Path) -> None:
         """Make a manager with a store of its own; the folder is not used."""
-        from langchain_openai import ChatOpenAI
+        from langchain_openai import ChatOpenAI  # pyright: ignore[reportMissingImports]  # an extra
         from langgraph.store.memory import InMemoryStore
-        from langmem import create_memory_store_manager
+        from langmem import create_memory_store_manager  # pyright: ignore[reportMissingImports]  # an extra
 
         self._namespace = ("memories", talk.conversation_id)
         self._first_speaker = talk.sessions[0].turns[0].speaker

@@ -57,7 +57,7 @@ class OneAtATime:
 def make_app(api_base: str, folder: Path) -> FastAPI:
     """Make the two routes over a new memory."""
     os.environ |= {"MEM0_TELEMETRY": "False", "MEM0_DIR": str(folder)}  # read when mem0 is imported
-    from mem0 import Memory
+    from mem0 import Memory  # pyright: ignore[reportMissingImports]  # an extra
 
     model = {"api_key": "benchmark", "openai_base_url": api_base, "model": "benchmark"}
     store = {"path": str(folder / "qdrant"), "on_disk": True, "embedding_model_dims": DIMENSION}
@@ -92,8 +92,9 @@ def main() -> None:
     options = parser.parse_args()
     app = make_app(options.api_base, options.folder)
     keep_alive_s = 75  # as memory-program serve
-    settings = {"log_level": "warning", "access_log": False, "timeout_keep_alive": keep_alive_s}
-    uvicorn.run(app, port=options.port, **settings)
+    uvicorn.run(
+        app, port=options.port, log_level="warning", access_log=False, timeout_keep_alive=keep_alive_s
+    )
 
 
 if __name__ == "__main__":

@@ -125,6 +125,7 @@ def _measured(config: EvaluateConfig, lm: dspy.LM, wordings: int) -> Iterable[Ta
     ]
     yield _wordings_table("Wordings of questions that are most often answered wrong", cases, wordings)
 
+    assert not isinstance(lm.engine, str), "a model's engine is made with it"
     recorder = RecordingEngine(lm.engine)
     began = time.perf_counter()
     results = _results(config, {config.reader_model: lm.copy(engine=recorder)})
@@ -192,7 +193,8 @@ def _writer_table(exchanges: Sequence[Exchange], oracle: Oracle) -> Table:
     sections: list[tuple[str, list[tuple[Kind, str]]]] = [("all", groups)]
     for kind in sorted({kind for kind, _ in groups}):
         sections.append((kind, [group for group in groups if group[0] == kind]))
-    sections += [(f"{kind}, {action}", [(kind, action)]) for kind, action in groups]
+    for group in groups:
+        sections.append((", ".join(group), [group]))
     for name, section_groups in sections:
         by_conversation = {
             conversation: sum(

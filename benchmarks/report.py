@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -93,6 +94,10 @@ def make(name: str, settings: SystemSettings) -> MemorySystem:
     return scripted[name]() if name in scripted else make_system(name, settings)
 
 
+def _no_model(name: str, temperature: float) -> Any:  # Any: no system of ``make`` has a model
+    return None
+
+
 def write_report(folder: Path, locomo: Path | None) -> Path:
     """Run everything, and write the page of both runs."""
     histories = folder / "histories.json"
@@ -111,7 +116,7 @@ def write_report(folder: Path, locomo: Path | None) -> Path:
             mlflow=False,
             **data,
         )
-        evaluate(config, console=quiet, system_factory=make, models=lambda name, temperature: None)
+        evaluate(config, console=quiet, system_factory=make, models=_no_model)
     runs = (folder / "locomo", folder / "histories")
     evaluate(EvaluateConfig(mode="report", runs=runs, mlflow=False), console=quiet)
     return folder / "report.html"

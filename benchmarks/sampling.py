@@ -23,13 +23,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any, cast
 from uuid import uuid4
 
 import httpx
 import torch
 import tyro
 from dspy.lm15 import Config, Message, Request
-from transformers import ContinuousBatchingConfig, GenerationConfig
+from transformers import ContinuousBatchingConfig, GenerationConfig, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # the recipe of pocket has the exchanges
@@ -203,8 +204,9 @@ def _generate(
     network, tokenizer, tokens = model.network, model.tokenizer, 0
     tokenizer.padding_side = "left"
     for first in range(0, len(prompts), batch_size):
-        batch = tokenizer.pad({"input_ids": list(prompts[first : first + batch_size])}, return_tensors="pt")
-        output = network.generate(
+        unpadded: dict[str, Any] = {"input_ids": list(prompts[first : first + batch_size])}
+        batch = tokenizer.pad(unpadded, return_tensors="pt")
+        output = cast(Any, network).generate(
             **batch.to(network.device), max_new_tokens=benchmark.most_tokens, do_sample=False
         )
         new = output[:, batch["input_ids"].shape[1] :]
@@ -215,7 +217,7 @@ def _generate(
 
 def _generate_batch(model: LoadedModel, prompts: Sequence[Sequence[int]], benchmark: Benchmark) -> int:
     tokenizer = model.tokenizer
-    outputs = model.network.generate_batch(
+    outputs = cast(Any, model.network).generate_batch(
         [list(prompt) for prompt in prompts],
         generation_config=GenerationConfig(
             max_new_tokens=benchmark.most_tokens,
@@ -240,7 +242,11 @@ def _rounding(
         The largest difference as a share of its row's largest logit, and the largest logit of all.
     """
     network = copy.deepcopy(engine.model.network)
-    decoder = Decoder(network.to(dtype).eval(), engine.model.kv_shape, PrefixCache(4096))
+    decoder = Decoder(
+        cast(PreTrainedModel, torch.nn.Module.to(network, dtype)).eval(),
+        engine.model.kv_shape,
+        PrefixCache(4096),
+    )
     choose = random.Random(0)
     texts = [list(prompt) for prompt in prompts]
     for prefilled in decoder.prefill(texts):

@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -152,7 +152,7 @@ def _messages(texts: Sequence[str]) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def running_model(latency_s: float) -> Iterator[str]:
+def running_model(latency_s: float) -> Generator[str]:
     """Run the endpoint of the model, and give its address."""
     command = [sys.executable, str(CHECKOUT / "benchmarks/latency_server.py"), "--latency-s", str(latency_s)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as model:
@@ -166,7 +166,7 @@ def running_model(latency_s: float) -> Iterator[str]:
 @contextlib.contextmanager
 def running_server(
     server: MemoryProgram | Mem0, folder: Path, api_base: str, db_url: str | None
-) -> Iterator[tuple[int, int]]:
+) -> Generator[tuple[int, int]]:
     """Run a server in a new folder; give the number of its process and its port."""
     path = os.pathsep.join(filter(None, [str(CHECKOUT), os.environ.get("PYTHONPATH")]))
     environment = {**os.environ, "PYTHONPATH": path, "OPENAI_API_KEY": "benchmark"}

@@ -91,7 +91,7 @@ class Tantivy(Store):
     ranking = "BM25"
 
     def __init__(self, folder: Path) -> None:
-        import tantivy
+        import tantivy  # pyright: ignore[reportMissingImports]  # an extra
 
         schema = tantivy.SchemaBuilder()
         schema.add_integer_field("number", stored=True)
@@ -154,7 +154,7 @@ class LangGraphSqlite(LangGraphMemory):
 
     def __init__(self, folder: Path) -> None:
         from langgraph.store.base import PutOp
-        from langgraph.store.sqlite import SqliteStore
+        from langgraph.store.sqlite import SqliteStore  # pyright: ignore[reportMissingImports]  # an extra
 
         self.put = PutOp
         self.opened = ExitStack()
@@ -176,7 +176,7 @@ class Mem0(Store):
 
     def __init__(self, folder: Path) -> None:
         os.environ["MEM0_TELEMETRY"] = "False"
-        from mem0.vector_stores.qdrant import Qdrant
+        from mem0.vector_stores.qdrant import Qdrant  # pyright: ignore[reportMissingImports]  # an extra
 
         self.store = Qdrant("benchmark", DIMENSION, path=str(folder / "qdrant"), on_disk=True)
 

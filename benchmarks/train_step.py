@@ -48,6 +48,8 @@ from memory_program.rl.trainer.packing import Sample
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from memory_program.rl.training_data import TrainingSplits, load_training_splits
 
+_LEARNING_RATE, _BETA = 1e-4, 0.04
+
 
 class Benchmark(Settings):
     """Measure steps of training in this process, and the same prompts through TRL."""
@@ -225,8 +227,8 @@ def _settings(benchmark: Benchmark) -> GRPOSettings:
 def _training(benchmark: Benchmark) -> ReinforceSettings:
     return ReinforceSettings(
         tuning="full",
-        learning_rate=1e-4,
-        beta=0.04,
+        learning_rate=_LEARNING_RATE,
+        beta=_BETA,
         max_completion_tokens=benchmark.max_completion_tokens,
         seed=benchmark.seed,
     )
@@ -300,7 +302,8 @@ def _rewards(completions: Sequence[Sequence[int]]) -> list[float]:
 def _trl(benchmark: Benchmark, prompts: Prompts) -> Speed:
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, AutoTokenizer
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     most = max(map(len, prompts))
     # its steps have one size: where a step of ours has fewer prompts, some are asked twice
@@ -318,9 +321,9 @@ def _trl(benchmark: Benchmark, prompts: Prompts) -> Speed:
             num_generations=benchmark.rollouts,
             max_completion_length=benchmark.max_completion_tokens,
             temperature=1.0,
-            learning_rate=training.optimizer.learning_rate,
+            learning_rate=_LEARNING_RATE,
             lr_scheduler_type="constant",
-            beta=training.beta,
+            beta=_BETA,
             loss_type=training.loss_type,
             shuffle_dataset=False,
             use_cpu=not torch.cuda.is_available(),
@@ -356,12 +359,12 @@ class _TrlWatch(TrainerCallback):
     def on_step_begin(self, *_: object, **__: object) -> None:
         self._since = time.monotonic()
 
-    def rewards(self, completion_ids: list[list[int]], **_: object) -> list[float]:
+    def rewards(self, completion_ids: list[list[int]], **_: object) -> list[float | None]:
         tokens = sum(map(len, completion_ids))
         self.speed = replace(
             self.speed, sampling_s=self.speed.sampling_s + self._lap(), tokens=self.speed.tokens + tokens
         )
-        return _rewards(completion_ids)
+        return [*_rewards(completion_ids)]
 
     def on_step_end(self, *_: object, **__: object) -> None:
         self.speed = replace(self.speed, training_s=self.speed.training_s + self._lap())

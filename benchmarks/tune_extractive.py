@@ -100,6 +100,7 @@ def score(text: str, question: Question) -> float:
     """The official F1 of an answer; 0 for every answer to a question that has none."""
     if question.category is Category.ADVERSARIAL or question.answer is None:
         return 0.0
+    assert isinstance(question.category, Category), "the training split is LoCoMo's"
     return locomo_f1(text, question.answer, question.category)
 
 
