@@ -65,6 +65,8 @@ ROWS: tuple[Row, ...] = (
     ("qwen2.5-coder-0.5b-prompted-notes", "memory", "Qwen", "prompted", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft", "memory", "Qwen", "SFT", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft-answerable", "memory", "Qwen", "SFT, answerable", "notes + turns"),
+    ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag", "Qwen", "SFT, answerable", "rag"),
+    ("qwen2.5-coder-0.5b-sft-memory", "memory", "Qwen", "SFT, answerable", "memory, sampled"),
     ("qwen2.5-coder-0.5b-check", "memory", "Qwen", "SFT, answerable, check", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen", "SFT + GRPO", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen", "SFT + GRPO", "rag"),
@@ -85,7 +87,12 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     ("smollm2-135m-check", "memory", "this with `--answerability-check`", "notes"),
-    ("smollm2-135m-sft-memory", "optimized", "SmolLM2-135M, SFT of writer and reader", "own memories"),
+    (
+        "qwen2.5-coder-0.5b-sft-memory",
+        "memory",
+        "Qwen2.5-Coder-0.5B, SFT of writer and reader",
+        "own memories",
+    ),
 )
 """The rows at the top of the page and in the README: a result, its system, reader, and what is shown."""
 
@@ -168,6 +175,26 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "Qwen, notes + turns: SFT to SFT, answerable",
         ("qwen2.5-coder-0.5b-sft", "memory"),
         ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+    ),
+    (
+        "Qwen, SFT, answerable: rag to notes + turns",
+        ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag"),
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+    ),
+    (
+        "Qwen, rag: prompted to SFT, answerable",
+        ("qwen2.5-coder-0.5b-prompted", "rag"),
+        ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable: memory, sampled, to rag",
+        ("qwen2.5-coder-0.5b-sft-memory", "memory"),
+        ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag"),
+    ),
+    (
+        "SmolLM2, SFT + GRPO, to Qwen, SFT: memory, sampled",
+        ("smollm2-135m-grpo-memory-sampled", "memory"),
+        ("qwen2.5-coder-0.5b-sft-memory", "memory"),
     ),
     (
         "Qwen, notes + turns: SFT, answerable, to SFT + GRPO",
