@@ -1,6 +1,6 @@
 """Measure how many true facts the grounding check refuses, on LoCoMo's own notes.
 
-The authors noted 2,541 facts (``observation``) of their sessions, in their own words. Each is checked against
+The notes state 2,541 facts (``observation``) of the sessions, in words of their own. Each is checked against
 its session: what is refused is a false refusal. Each is also checked against a session of strangers, which
 shows how much of what was invented the check finds.
 

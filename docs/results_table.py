@@ -338,7 +338,7 @@ def errors_table() -> str:
 
 
 def memories_table() -> str:
-    """Make the table of what the model's own memories are, compared with the notes of LoCoMo's authors."""
+    """Make the table of what the model's own memories are, compared with LoCoMo's own notes."""
     found_in = ["memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
     lines = [["writer", *_NAMES[1:], *found_in]]
     for system, *names in _systems():
@@ -348,6 +348,7 @@ def memories_table() -> str:
         facts, last = found["all"], system["growth"][-1]
         size = last["tokens"] / last["memories"]
         counts = [facts["memories"], size, facts["correct"], facts["duplicate"]]
+        names[1] = names[1].partition(",")[0]  # what follows is of the reader
         lines.append(
             [
                 *names,

@@ -1,4 +1,4 @@
-"""The notes of LoCoMo's authors: facts about each speaker of a session, with the turns that they are from.
+"""LoCoMo's own notes: facts about each speaker of a session, with the turns that they are from.
 
 Source: Maharana et al. 2024, ACL, section 4.2: "observations", the second retrieval unit of the paper's
 experiments. They were written by a model from the sessions alone, without the questions.

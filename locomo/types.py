@@ -253,7 +253,7 @@ class Turn:
 class Session:
     """The turns of one sitting, and when it took place (``date_time`` carries a zone; UTC if unknown).
 
-    ``observations`` are the notes of LoCoMo's authors, which no system but ``observations`` sees. They are no
+    ``observations`` are LoCoMo's own notes, which no system but ``observations`` sees. They are no
     part of what was said: a session is equal to itself without them.
     """
 

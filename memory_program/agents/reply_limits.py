@@ -27,8 +27,8 @@ _LEAST_SPECIALIST_TOKENS, _MOST_SPECIALIST_TOKENS = 512, 2048
 def writer_tokens(agent: str, session: str) -> int:
     """Return the limit of an agent's reply about a session.
 
-    A specialist's grows with the session: LoCoMo's authors noted 9.3 facts in a session of 750 tokens, and a
-    call with one fact has about 80. A generalist does the work of four.
+    A specialist's grows with the session: LoCoMo's own notes have 9.3 facts for a session of 750 tokens, and
+    a call with one fact has about 80. A generalist does the work of four.
 
     Args:
         agent: the name of the agent.

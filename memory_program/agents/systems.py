@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import dspy
 
-from memory_program.agents.baselines.author_notes import ObservationSystem
 from memory_program.agents.baselines.extractive import ExtractiveSystem
+from memory_program.agents.baselines.observation_system import ObservationSystem
 from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.context import FullContext, MemoryContext, NoContext
 from memory_program.agents.model_prompts import load_model_prompts

@@ -40,7 +40,7 @@ class ToolOffer:
 
 
 MAX_CALLS = 16
-"""The most calls of a reply: LoCoMo's authors noted at most 16 facts in one of its 272 sessions."""
+"""The most calls of a reply: LoCoMo's own notes have at most 16 facts for one of its 272 sessions."""
 
 MAX_QUESTIONS = 16
 """The most questions of a reply."""

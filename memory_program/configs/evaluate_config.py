@@ -118,8 +118,8 @@ class EvaluateConfig(Settings, init=False):
     num_test: NumTest
 
     systems: str = "memory,rag,full-context,no-memory"
-    """Comma-separated systems to evaluate: memory, rag, full-context, no-memory, observations (the notes of
-    LoCoMo's authors), extractive (which needs no model); with --program also "optimized"."""
+    """Comma-separated systems to evaluate: memory, rag, full-context, no-memory, observations (LoCoMo's
+    own notes), extractive (which needs no model); with --program also "optimized"."""
 
     system: SystemSettings = SystemSettings()
 
@@ -136,7 +136,7 @@ class EvaluateConfig(Settings, init=False):
     judged. Other datasets need a model."""
 
     writer_model: str | None = None
-    """Model that writes memories, if not --model. "observations" is none: the notes of LoCoMo's authors are
+    """Model that writes memories, if not --model. "observations" is none: LoCoMo's own notes are
     the memories, which needs --writer-mode generalist. With --mode answer it may be left out: the banks say
     which model wrote them."""
 

@@ -303,7 +303,7 @@ class WriterSettings(SettingsGroup):
     LoCoMo's 2,541 facts wrongly. Switch it off for memories in another language than the conversation's."""
 
     def check_can_write(self, writer_model: str | None) -> None:
-        """Check the mode for a writer; raise ``ConfigError`` for notes of LoCoMo's authors by specialists."""
+        """Check the mode for a writer; raise ``ConfigError`` for LoCoMo's own notes by specialists."""
         if writer_model == OBSERVATIONS and self.writer_mode != "generalist":
             raise ConfigError(
                 f"writer_model={OBSERVATIONS!r} writes no profile: add --writer-mode generalist"

@@ -94,7 +94,7 @@ class OptimizeConfig(Settings, init=False):
 
     writer_model: str | None = None
     """Model that writes memories with --target reader or retrieval, if not --model. "observations" is none:
-    the notes of LoCoMo's authors are the memories, which needs --writer-mode generalist."""
+    LoCoMo's own notes are the memories, which needs --writer-mode generalist."""
 
     prompt_model: str | None = None
     """Model that writes instructions and reflects, if not --model. A strong one pays: it has few calls."""

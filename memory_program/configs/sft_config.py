@@ -38,8 +38,8 @@ class TrajectoriesConfig(Settings, init=False):
     """Record an expert."""
 
     model: str = ORACLE_EXPERT
-    """The expert: "oracle" (perfect, for generated conversations), "observations" (the notes of LoCoMo's
-    authors, for --dataset locomo), or any model that evaluate.py takes."""
+    """The expert: "oracle" (perfect, for generated conversations), "observations" (LoCoMo's own notes,
+    for --dataset locomo), or any model that evaluate.py takes."""
 
     api_base: ServerAddress
 

@@ -78,7 +78,7 @@ class TrainConfig(Settings, init=False):
     pocket-base, since its answers reflect the memories better."""
 
     writer_model: str | None = None
-    """Model that writes while the reader is trained, or "observations": the notes of LoCoMo's authors are the
+    """Model that writes while the reader is trained, or "observations": LoCoMo's own notes are the
     memories, which needs --writer-mode generalist. Default: a frozen copy of --model, or pocket for
     pocket-base."""
 

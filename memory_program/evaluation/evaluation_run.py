@@ -29,7 +29,7 @@ from memory_program.evaluation.role_models import (
     check_template_arguments,
     load_dense_index,
     make_role_models,
-    with_author_notes,
+    with_locomo_notes,
 )
 from memory_program.evaluation.scoring.bank_growth import database_url
 from memory_program.evaluation.scoring.judge_errors import calibration_folder
@@ -99,7 +99,7 @@ def evaluate(
             return reported[0].results if len(reported) == 1 else None
         selection = load_selection(config)
         print_plain(console, selection.summary)
-        role_models = with_author_notes(role_models, selection.conversations)
+        role_models = with_locomo_notes(role_models, selection.conversations)
         oracle = evaluate_oracle(config) if with_oracle else None
         if config.mode is Mode.REPORT:
             return score_and_publish(config, selection, console, oracle).results

@@ -82,7 +82,7 @@ def load_selection(config: EvaluateConfig) -> Selection:
         session.observations for conversation in conversations for session in conversation.sessions
     ):
         raise ConfigError(
-            f"system {SystemName.OBSERVATIONS.value!r} needs the notes of LoCoMo's authors (observation), "
+            f"system {SystemName.OBSERVATIONS.value!r} needs LoCoMo's own notes (observation), "
             f"and {dataset.name!r} has none: choose --dataset locomo, or leave it out of --systems"
         )
     questions = questions[: config.num_test]

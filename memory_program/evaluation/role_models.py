@@ -61,8 +61,8 @@ def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | No
     )
 
 
-def with_author_notes(models: RoleModels, conversations: Sequence[Conversation]) -> RoleModels:
-    """Let the notes of LoCoMo's authors on some conversations write memories, where they are the writer."""
+def with_locomo_notes(models: RoleModels, conversations: Sequence[Conversation]) -> RoleModels:
+    """Let LoCoMo's own notes on some conversations write memories, where they are the writer."""
 
     def make(role: Role, name: str, temperature: float) -> dspy.LM:
         is_notes = role is Role.WRITER and name == OBSERVATIONS

@@ -17,7 +17,7 @@ POCKET_BASE = "pocket-base"
 """The embedded model, trained to overlook most minor facts: a start for training to improve on."""
 
 OBSERVATIONS = "observations"
-"""The notes of LoCoMo's authors, in place of a model that writes memories."""
+"""LoCoMo's own notes, in place of a model that writes memories."""
 
 OPENAI_URL = "https://api.openai.com/v1"
 """The address of OpenAI."""

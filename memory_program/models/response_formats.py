@@ -153,7 +153,7 @@ class ResponseFormats:
 
         Args:
             model: its name. A model in this process is not made for this: it takes a grammar, unless it is an
-                embedded one, which speaks chat. The notes of LoCoMo's authors fit any format.
+                embedded one, which speaks chat. LoCoMo's own notes fit any format.
             make_model: makes the model, to ask its endpoint.
             replies: the settings of replies.
 

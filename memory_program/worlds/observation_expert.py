@@ -1,4 +1,4 @@
-"""LoCoMo's authors as an expert: a model that replies to the writer's prompts with their notes.
+"""LoCoMo's own notes as an expert: a model that replies to the writer's prompts with them.
 
 It gives supervised fine-tuning real conversations without a strong model. The notes are facts of one sentence
 and no profile, so only the episodic and the semantic specialist are recorded, or the generalist.
@@ -60,7 +60,7 @@ def observations_lm(conversations: Sequence[Conversation]) -> dspy.LM:
     for conversation in conversations:
         if not any(session.observations for session in conversation.sessions):
             raise ConfigError(
-                f"the writer {OBSERVATIONS!r} needs the notes of LoCoMo's authors (observation), and "
+                f"the writer {OBSERVATIONS!r} needs LoCoMo's own notes (observation), and "
                 f"conversation {conversation.conversation_id!r} has none: choose --dataset locomo"
             )
     engine = _ObservationEngine(conversations)

@@ -246,6 +246,6 @@ def test_another_model_writes_the_memories_that_a_reader_is_optimised_on(tmp_pat
 def test_notes_that_are_not_there_are_an_error_before_any_call(tmp_path: Path) -> None:
     config = quick(tmp_path, writer_model="observations")
     with ModelServer(reply=Steerable()) as server:
-        with pytest.raises(ConfigError, match="needs the notes of LoCoMo's authors"):
+        with pytest.raises(ConfigError, match="needs LoCoMo's own notes"):
             run(config, server)
         assert not server.traffic.requests

@@ -1,4 +1,4 @@
-"""The notes of LoCoMo's authors: read from the file, retrieved as a system, taught as an expert."""
+"""LoCoMo's own notes: read from the file, retrieved as a system, taught as an expert."""
 
 import io
 import json
@@ -110,7 +110,7 @@ def test_the_system_needs_notes(tmp_path):
     path = write_conversations(tmp_path / "talks.json")
     config = EvaluateConfig(dataset=str(path), systems="observations", model="openai/m")
     with pytest.raises(
-        ConfigError, match=r"system 'observations' needs the notes .* choose --dataset locomo"
+        ConfigError, match=r"system 'observations' needs LoCoMo's own notes .* choose --dataset locomo"
     ):
         load_selection(config)
 
@@ -165,7 +165,7 @@ def test_a_generalist_is_told_the_kinds(tmp_path):
 
 def test_the_expert_needs_notes(tmp_path):
     path = write_conversations(tmp_path / "talks.json", 4)
-    with pytest.raises(ConfigError, match=r"the writer 'observations' needs the notes .*'talk-1' has none"):
+    with pytest.raises(ConfigError, match=r"the writer 'observations' needs LoCoMo's own notes .*'talk-1' has none"):
         recorded(path, tmp_path / "out")
 
 

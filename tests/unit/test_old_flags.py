@@ -111,7 +111,7 @@ def test_the_modes_that_read_conversations_can_take_a_part_of_them(mode):
 
 
 def test_verbose_shows_counts_of_each_session_on_stderr(capsys, monkeypatch):
-    from memory_program.agents.baselines.author_notes import ObservationSystem
+    from memory_program.agents.baselines.observation_system import ObservationSystem
     from memory_program.agents.context import NoContext
     from memory_program.bank.space import MemorySpace
 

@@ -1,9 +1,9 @@
 """The quality of what a system stored, measured against facts that are known.
 
 The metrics are those of HaluMem (Chen et al. 2025, arXiv 2511.03506: memory extraction and updating),
-computed without a judge. On generated conversations the facts are the truth. On LoCoMo they are the notes of
-its authors (``observation``), which are neither complete nor about changes: precision there is agreement
-with the notes, and changes, stale and invented memories are not known.
+computed without a judge. On generated conversations the facts are the truth. On LoCoMo they are its own notes
+(``observation``), which are neither complete nor about changes: precision there is agreement with the notes,
+and changes, stale and invented memories are not known.
 
 A text states a fact if it holds every word of the fact's values and its subject (of a note: 40 % of its
 words), negates if the fact does, and shares more words with it than with any other fact (F1 over stems);
@@ -106,7 +106,7 @@ def facts_of_world(world: World, sessions: int) -> KnownFacts:
 
 
 def facts_of_notes(conversation: Conversation) -> KnownFacts | None:
-    """List the notes of LoCoMo's authors on a conversation; None if it has none."""
+    """List LoCoMo's own notes on a conversation; None if it has none."""
     texts = dict.fromkeys(note.text for session in conversation.sessions for note in session.observations)
     facts = tuple(KnownFact(text, "note", frozenset(), _NOTE_COVERAGE) for text in texts)
     return KnownFacts(facts, frozenset(texts)) if facts else None

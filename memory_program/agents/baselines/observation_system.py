@@ -1,4 +1,4 @@
-"""The baseline whose memory was written by LoCoMo's authors: it retrieves their notes on each session."""
+"""The baseline whose memories are LoCoMo's own notes on each session."""
 
 from locomo.types import Session
 from memory_program.agents.baselines.reader_only import ReaderOnly
