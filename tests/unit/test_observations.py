@@ -165,7 +165,9 @@ def test_a_generalist_is_told_the_kinds(tmp_path):
 
 def test_the_expert_needs_notes(tmp_path):
     path = write_conversations(tmp_path / "talks.json", 4)
-    with pytest.raises(ConfigError, match=r"the writer 'observations' needs LoCoMo's own notes .*'talk-1' has none"):
+    with pytest.raises(
+        ConfigError, match=r"the writer 'observations' needs LoCoMo's own notes .*'talk-1' has none"
+    ):
         recorded(path, tmp_path / "out")
 
 
