@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import socket
 import sys
 import threading
 import tomllib
@@ -23,6 +24,7 @@ from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.gpus import count_visible_gpus, list_gpus
+from memory_program.rl.backends.arbor import arbor_server
 from memory_program.rl.backends.arbor.__main__ import main
 from memory_program.rl.backends.arbor.arbor_client import ArborClient, JobStatus, UnknownJobError
 from memory_program.rl.backends.arbor.arbor_environment import (
@@ -44,6 +46,12 @@ from tests.conftest import CHECKOUT
 
 GPUS = {"inference": GpuDevices(gpu_ids=(0,)), "training": GpuDevices(gpu_ids=(1,))}
 SPLIT = "inference: {gpu_ids: [0]}\ntraining: {gpu_ids: [1]}\n"
+
+
+@pytest.fixture(autouse=True)
+def _any_free_port_for_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the real port to the tests of the real server, which another worker may run."""
+    monkeypatch.setattr(arbor_server, "WEIGHTS_PORT", 0)
 
 
 def written(folder: Path, text: str) -> Path:
@@ -548,6 +556,16 @@ def test_another_server_at_the_port_is_not_taken_for_the_one_that_is_started(tmp
     with somebody_elses_server() as port:
         config = ArborConfig(port=port, storage_path=tmp_path, **GPUS)
         with pytest.raises(ModelError, match=r"answers at .* already: choose another port"):
+            launch_server(config, Path(sys.executable), print)
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_server_whose_port_for_weights_is_in_use_is_not_started(tmp_path, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        monkeypatch.setattr(arbor_server, "WEIGHTS_PORT", port)
+        config = ArborConfig(port=1, storage_path=tmp_path, **GPUS)
+        with pytest.raises(ModelError, match=rf"port {port} is in use \(Address already in use\), and Arbor"):
             launch_server(config, Path(sys.executable), print)
     assert not (tmp_path / "server.json").exists()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +26,9 @@ _LOG = "server.log"
 _POLL_S = 0.5
 _START_TIMEOUT_S, _STOP_TIMEOUT_S = 600.0, 60.0
 _KILL_TIMEOUT_S = 10.0  # time for killed processes to free their memory
+
+WEIGHTS_PORT = 51216
+"""The port over which Arbor's trainer sends weights to vLLM. Arbor 0.2.17 has no setting for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,19 @@ def check_gpus(config: ArborConfig, found: list[int]) -> None:
         raise ConfigError(f"arbor.yaml names GPU {missing[0]}, and this machine has {found}: name those")
 
 
+def _check_weights_port() -> None:
+    """Raise ``ModelError`` if the port is in use: the first training would wait in vain."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener itself
+        try:
+            probe.bind(("", WEIGHTS_PORT))
+        except OSError as error:
+            raise ModelError(
+                f"port {WEIGHTS_PORT} is in use ({error.strerror}), and Arbor sends weights over it: end the "
+                "process that has it (ss -tanp names it), and start again"
+            ) from error
+
+
 def launch_server(
     config: ArborConfig,
     python: Path,
@@ -92,13 +109,14 @@ def launch_server(
         environment: environment variables in addition to those of this process.
 
     Raises:
-        ModelError: the address is in use, or the server exits or does not answer in time.
+        ModelError: the address or ``WEIGHTS_PORT`` is in use, or the server exits or does not answer in time.
     """
     if is_healthy(config):
         raise ModelError(
             f"an Arbor server that was not started from {str(config.storage)!r} answers at {config.url} "
             "already: choose another port, or give the folder that it was started from"
         )
+    _check_weights_port()
     storage = _ensure_folder(config.storage).resolve()
     own = storage / "config.yaml"
     own.write_text(yaml.safe_dump({"storage_path": str(storage)}), encoding="utf-8")
