@@ -81,7 +81,7 @@ def check_gpus(config: ArborConfig, found: list[int]) -> None:
 
 
 def _check_weights_port() -> None:
-    """Raise ``ModelError`` if the port is in use: the first training would wait in vain."""
+    """Raise ``ModelError`` if the port is in use: the first training would hang."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener itself
         try:
