@@ -189,7 +189,7 @@ def test_one_folder_is_for_one_process(tmp_path: Path) -> None:
 
 
 def write_noted_conversations(path: Path) -> Path:
-    """Conversations whose authors noted each turn."""
+    """Conversations with a note on each turn."""
     talks = json.loads(write_conversations(path).read_text())
     for talk in talks:
         for number in (1, 2, 3):
@@ -201,7 +201,7 @@ def write_noted_conversations(path: Path) -> Path:
     return path
 
 
-def test_a_reader_is_optimised_and_evaluated_on_the_notes_of_the_authors(tmp_path: Path) -> None:
+def test_a_reader_is_optimised_and_evaluated_on_the_notes_of_locomo(tmp_path: Path) -> None:
     model = Steerable(["reader"])
     path = write_noted_conversations(tmp_path / "noted.json")
     config = quick(tmp_path, dataset=str(path), writer_model="observations")

@@ -284,7 +284,7 @@ def test_a_trained_reader_is_compared_with_its_base(trained_reader):
     assert "frozen writer: openai/writer" in card
 
 
-def test_a_reader_is_trained_on_the_notes_of_the_authors(half_taught_reader, talks, tmp_path):
+def test_a_reader_is_trained_on_the_notes_of_locomo(half_taught_reader, talks, tmp_path):
     noted = json.loads(talks.read_text())
     for talk in noted:
         notes = {

@@ -123,7 +123,7 @@ def test_a_memory_states_a_fact_in_other_words_but_not_its_denial(text, is_state
     assert found["correct"] == is_stated
 
 
-def test_without_a_truth_memories_are_compared_with_the_notes_of_the_authors():
+def test_without_a_truth_memories_are_compared_with_the_notes_of_locomo():
     told = session(1, "Ana: I adopted a grey dog.", "Ben: I paint.")
     notes = (
         Observation("Ana", "Ana adopted a grey dog.", ("D1:1",)),

@@ -373,7 +373,11 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
 """Each pattern with its reader; if two matches overlap in a text, the pattern that comes first here wins."""
 
 DAY_READERS = (
-    *(named_day, day_of_month, day_of_relative_month, day_in_figures),
-    *(weekday_of_month, day_from_day),
+    named_day,
+    day_of_month,
+    day_of_relative_month,
+    day_in_figures,
+    weekday_of_month,
+    day_from_day,
 )
 """If one of them finds no such day (31 June 2023), no part of the phrase is a date either."""
