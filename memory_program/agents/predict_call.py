@@ -28,6 +28,10 @@ class CallFailedError(MemoryProgramError):
         self.failure = failure
 
 
+class FailedReply(dspy.Prediction):
+    """A reply that could not be read, as ``unreadable_reply``: optimisers find it in DSPy's trace."""
+
+
 def dspy_history_disabled() -> AbstractContextManager[None]:
     """Stop DSPy from keeping this thread's calls inside the block.
 
@@ -87,6 +91,9 @@ def predict(
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
             message = _name_repetition(error.lm_response, meter) or _one_line(error)
+            if dspy.settings.trace is not None:
+                failed = FailedReply(unreadable_reply=error.lm_response)
+                dspy.settings.trace.append((predictor, inputs, failed))
             raise CallFailedError(CallFailure(where, outcome, message)) from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error

@@ -18,10 +18,11 @@ from uuid import uuid4
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from locomo.types import Session
-from memory_program.bank.memory import MEMORY_LIMIT_CHARS, Draft, MemoryKind, Provenance
+from memory_program.bank.memory import CORE_LIMIT_CHARS, MEMORY_LIMIT_CHARS, Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
 from memory_program.core.errors import StoreError
+from memory_program.core.hashing import content_hash
 
 _T = TypeVar("_T")
 _SPEAKERS = {"user": "User", "human": "User", "assistant": "Assistant"}
@@ -75,21 +76,27 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
     """Add memories to a bank, and conversations to the turns that wait to be written.
 
     What was imported before is not added again; of a conversation that went on, the later turns are added.
+    A profile that has no room in that of the bank becomes memories.
 
     Raises:
         StoreError: the database fails, or somebody saved the namespace meanwhile.
-        MemoryOperationError: the profile would be too long. Nothing was written.
     """
     space = store.load(namespace)
     by = Provenance("import", f"import_{uuid4().hex[:12]}", f"from {found.origin}")
     made = (memory for operation in space.bank.operations() for memory in operation.created)
     known = {source for memory in made for source in memory.sources}
-    drafts = [draft for draft in found.drafts if not known.issuperset(draft.sources)]
+    cores = (operation.core or "" for operation in space.bank.operations())
+    is_new = found.profile and not any(found.profile in core for core in cores)  # an agent may reword it
+    profile = "\n".join(filter(None, [space.bank.core, found.profile])) if is_new else space.bank.core
+    offered = list(found.drafts)
+    if len(profile) > CORE_LIMIT_CHARS:
+        offered += _make_drafts(found.profile, f"{found.origin.lower()}:{content_hash(found.profile)}")
+        profile = space.bank.core
+    drafts = [draft for draft in offered if not known.issuperset(draft.sources)]
     if drafts:
         space.bank.create(drafts, by)
-    cores = (operation.core or "" for operation in space.bank.operations())
-    if found.profile and not any(found.profile in core for core in cores):  # an agent may have reworded it
-        space.bank.edit_core("\n".join(filter(None, [space.bank.core, found.profile])), by)
+    if profile != space.bank.core:
+        space.bank.edit_core(profile, by)
     buffer = TurnBuffer(store.database, SessionRule(), most_waiting=10**9)
     told = [one.session for one in space.sessions.values()] + buffer.sessions(namespace)
     begun = dict[str, list[Session]]()
@@ -119,7 +126,7 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
     for talk in sorted(talks, key=lambda talk: talk[0].time):
         buffer.add(namespace, (), ends=True)  # an open session is another conversation
         buffer.add(namespace, talk, ends=True)
-    skipped = len(found.drafts) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
+    skipped = len(offered) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
     return ImportCounts(len(drafts), sum(map(len, talks)), skipped)
 
 

@@ -6,8 +6,8 @@ It deletes, and then searches every byte that is left:
 - lines of journals that quote the conversation or name it; cached replies do not name their conversation, so
   they are deleted as whole files;
 - other files in the folder that quote or name it (``evaluate.py --mode report`` writes a new report);
-- runs and traces of MLflow, and reports beside the folder: those that name it or quote a line of 30
-  letters or more, since other runs are there, too, and small talk is in all of them.
+- traces of MLflow that name it or quote a line of twelve letters or more; runs of MLflow, and reports beside
+  the folder, that name it or quote a line of 30: other runs are there, too, and small talk is in all of them.
 
 Copies are recognized by what was said and remembered. A run without memories is searched by its dataset, and
 trajectories and synthesized questions by their file of the conversation. Lines under twelve letters, and

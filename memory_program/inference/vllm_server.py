@@ -151,7 +151,7 @@ class VllmServer:
             stdin=subprocess.PIPE,
             stdout=handle,
             stderr=subprocess.STDOUT,
-            env={**inherited, **variables},
+            env={"VLLM_NO_USAGE_STATS": "1", **inherited, **variables},
             start_new_session=True,  # Ctrl-C is for this process, which then ends vLLM
         )
         os.close(handle)

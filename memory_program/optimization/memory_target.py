@@ -18,7 +18,7 @@ from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
-from memory_program.configs.optimize_config import OptimizeConfig, Target
+from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.hashing import RECORD_VERSION
 from memory_program.core.json_files import Json
@@ -197,7 +197,9 @@ class MemoryOptimizationTarget:
         """Make a student of the current reader or writer; ``score`` says what an answer is worth."""
         if target is Target.READER:
             return ReaderStudent(evaluator, self.program.reader, score)
-        return WriterStudent(evaluator, self.program.writer, self.program.reader, score)
+        writer, reader = self.program.writer, self.program.reader
+        reflects = self._config.optimizer is Optimizer.GEPA
+        return WriterStudent(evaluator, writer, reader, score, shows_failed_replies=reflects)
 
     def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
         """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""

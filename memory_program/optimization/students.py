@@ -8,6 +8,7 @@ from typing import Any
 import dspy
 
 from locomo.judge.judge import Judges
+from memory_program.agents.predict_call import FailedReply
 from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.bank.outcomes import SessionRecord
@@ -73,10 +74,21 @@ class WriterStudent(Student):
     """Remember a session of a conversation; then questions about it are answered from what is remembered."""
 
     def __init__(
-        self, evaluator: CandidateEvaluator, writer: MemoryWriter, reader: QAReader, score: AnswerMetric
+        self,
+        evaluator: CandidateEvaluator,
+        writer: MemoryWriter,
+        reader: QAReader,
+        score: AnswerMetric,
+        *,
+        shows_failed_replies: bool = False,
     ) -> None:
-        """Let a writer be improved, by the answers of a reader that stays as it is."""
+        """Let a writer be improved, by the answers of a reader that stays as it is.
+
+        With ``shows_failed_replies`` its trace has them, too: for an optimiser that reflects on them, and not
+        for one that takes demonstrations from a trace of a high score, which may have a failed reply.
+        """
         super().__init__(evaluator)
+        self._shows_failed_replies = shows_failed_replies
         self.writer = writer
         self._answers_from = reader.ask  # the method: a module would be taken for one to be improved
         self._score = score
@@ -89,6 +101,9 @@ class WriterStudent(Student):
             memories = case.memories.fork()
             record: SessionRecord = self.writer(space=memories, session=case.session).record
             memories.ingest(case.session, record)
+            if dspy.settings.trace is not None and not self._shows_failed_replies:
+                shown = [step for step in dspy.settings.trace if not isinstance(step[2], FailedReply)]
+                dspy.settings.trace[:] = shown
             with dspy.context(trace=None):  # demos and reflection are about what is improved
                 answers = tuple(self._answers_from(memories, q.dated_text) for q in case.questions)
             attempt = MemoryAttempt(case, self._register_prompts(), answers, memories, self._score, record)

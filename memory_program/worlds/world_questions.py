@@ -110,8 +110,8 @@ def sample_questions(
     wanted = min(wanted, max(possible, wanted / 4))
     chosen: list[QuestionCandidate] = []
     for category, share in CATEGORY_SHARES.items():
-        count = int(wanted * share + rng.random())
-        chosen += rng.sample(found[category], min(count, len(found[category])))
+        count = int(min(wanted * share, len(found[category])) + rng.random())
+        chosen += rng.sample(found[category], count)
     return chosen
 
 

@@ -105,6 +105,10 @@ def proposes(prompt: Prompt) -> bool:
     return "proposed_instruction" in prompt.wanted
 
 
+def proposes_new(prompt: Prompt) -> bool:
+    return "new_instruction" in prompt.wanted
+
+
 @pytest.mark.parametrize("optimizer", ["mipro", "gepa"])
 def test_a_draft_in_the_thoughts_is_not_tried_as_an_instruction(optimizer: str, tmp_path: Path) -> None:
     model, proposals = Steerable(["reader"]), list[str]()
@@ -122,6 +126,21 @@ def test_a_draft_in_the_thoughts_is_not_tried_as_an_instruction(optimizer: str, 
         run(config, server)
     assert proposals
     assert not any("A DRAFT" in prompt.system for prompt in model.asked)
+
+
+@pytest.mark.parametrize(("target", "field"), [("reader", "answer"), ("writer", "tool_calls")])
+def test_gepa_reflects_on_replies_that_cannot_be_read(target: str, field: str, tmp_path: Path) -> None:
+    model = Steerable([])
+
+    def reply(prompt: Prompt, seen: int) -> str:
+        text = model(prompt, seen)
+        return "I cannot keep to a form." if field in prompt.wanted else text
+
+    with ModelServer(reply=reply) as server:
+        run(quick(tmp_path, optimizer="gepa", target=target, trials=1), server)
+    reflections = [prompt.fields["examples_with_feedback"] for prompt in model.asked if proposes_new(prompt)]
+    assert reflections
+    assert all("I cannot keep to a form." in shown for shown in reflections)
 
 
 @pytest.mark.parametrize(

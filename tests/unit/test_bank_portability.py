@@ -452,6 +452,18 @@ def test_blocks_of_a_letta_agent_become_the_profile(db, tmp_path, capsys):
     assert bank(db, "new").core == "Ana is a nurse."
 
 
+def test_a_profile_without_room_becomes_memories(db, tmp_path, capsys):
+    document = {"agents": [], "blocks": [{"label": "human", "value": "Ana likes tea. " * 400}]}
+    for printed in ("memories: 3  turns: 0  imported before: 0", "memories: 0  turns: 0  imported before: 3"):
+        assert import_(db, tmp_path, document, "new") == 0
+        assert printed in capsys.readouterr().out
+    assert bank(db, "new").core == ""
+    assert (
+        " ".join(memory.text for memory in bank(db, "new").live())
+        == "Ana likes tea. " * 399 + "Ana likes tea."
+    )
+
+
 @pytest.mark.parametrize(
     ("document", "complaint"),
     [

@@ -513,6 +513,11 @@ def test_arguments_out_of_range_are_refused(arguments: dict[str, object], compla
         generate_worlds(1, **arguments)  # type: ignore[arg-type]  # the table mixes types on purpose
 
 
+def test_more_questions_than_there_are_asks_all_of_them():
+    (asked,), (world,) = (generate_worlds(1, questions_per_session=wanted) for wanted in (1e3, 1e308))
+    assert world.conversation.questions == asked.conversation.questions
+
+
 # -- earlier states ----------------------------------------------------------------------------------
 
 

@@ -69,6 +69,9 @@ _DENIAL = re.compile(r"(?:n['’]t|\bnot|\bnever)\b(?! wait\b)", re.IGNORECASE) 
 _COUNTED_TIME = re.compile(  # "for the first time in three weeks", but not "next time in three weeks"
     r"\b(?:once|twice|times|(?:first|second|third|only|last|\d(?:st|nd|rd|th)) time) $", re.IGNORECASE
 )
+_COMPLETION = re.compile(  # "I finished it in five days": how long it took
+    r"\b(?:finished|completed|learned|learnt|wrote|built|lost|gained)\b", re.IGNORECASE
+)
 _CLAUSE_END = re.compile(r"[.!?,;:\n]|\bbut\b", re.IGNORECASE)
 _CLAUSE_CHARS = 200
 _NEXT_WORD = re.compile(r" \w")
@@ -284,12 +287,14 @@ def _relative_period(match: re.Match[str], anchor: date) -> DateSpan | None:
 def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three.
 
-    ``in two days`` is no date if its clause denies something, or if it is the span of a number of times: ``we
-    haven't talked in two days``, ``for the first time in two years``, ``twice in a week``.
+    ``in two days`` is no date if its clause denies something, or if it is the length of something: ``we
+    haven't talked in two days``, ``for the first time in two years``, ``twice in a week``, ``I built it in a
+    week``.
     """
     if match[0].lower().startswith("in "):
         before = match.string[max(0, match.start() - _CLAUSE_CHARS) : match.start()]
-        if _DENIAL.search(_CLAUSE_END.split(before)[-1]) or _COUNTED_TIME.search(before):
+        clause = _CLAUSE_END.split(before)[-1]
+        if _DENIAL.search(clause) or _COMPLETION.search(clause) or _COUNTED_TIME.search(before):
             return None
     words, unit = match["count"].lower(), match["unit"].lower()
     sign, side = (-1, "before") if match.groupdict().get("ago") else (1, "after")

@@ -123,7 +123,7 @@ class EvaluationPublisher(RunTracker):
         data = {"name": self._selection.dataset.name, "sha256": self._selection.dataset.sha256}
         models = {"writer": self._config.writer, "reader": self._config.reader, "judge": self._config.judge}
         return TrackedRun(
-            f"{self._config.output_dir.name} on {data['name']}",
+            f"{self._config.output_dir.resolve().name} on {data['name']}",
             {**tracked_params(self._config), **models},
             provenance_tags(data),
             {**data, "context": "evaluation"},

@@ -232,7 +232,7 @@ Parts = Annotated[ServerParts, Depends(_parts)]
 router = APIRouter(
     prefix="/memory/v1",
     tags=["memory"],
-    responses={code: {"model": Problem} for code in (401, 403, 404, 409, 413, 422, 429, 503)},
+    responses={code: {"model": Problem} for code in (401, 403, 404, 409, 413, 422, 429, 502, 503)},
 )
 """The routes, for an application whose state has its ``parts``, and ``default_namespace`` for requests that
 name none."""
