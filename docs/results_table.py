@@ -67,6 +67,13 @@ ROWS: tuple[Row, ...] = (
     ("qwen2.5-coder-0.5b-sft-answerable", "memory", "Qwen", "SFT, answerable", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag", "Qwen", "SFT, answerable", "rag"),
     ("qwen2.5-coder-0.5b-sft-memory", "memory", "Qwen", "SFT, answerable", "memory, sampled"),
+    (
+        "qwen2.5-coder-0.5b-sft-memory-turns",
+        "memory",
+        "Qwen",
+        "SFT, answerable",
+        "memory, sampled + turns",
+    ),
     ("qwen2.5-coder-0.5b-check", "memory", "Qwen", "SFT, answerable, check", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen", "SFT + GRPO", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen", "SFT + GRPO", "rag"),
@@ -86,13 +93,13 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("qwen2.5-coder-0.5b-check", "memory", "this with `--answerability-check`", "notes, turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
-    ("smollm2-135m-check", "memory", "this with `--answerability-check`", "notes"),
     (
         "qwen2.5-coder-0.5b-sft-memory",
         "memory",
         "Qwen2.5-Coder-0.5B, SFT of writer and reader",
         "own memories",
     ),
+    ("qwen2.5-coder-0.5b-sft-memory-turns", "memory", "the same", "own memories, turns"),
 )
 """The rows at the top of the page and in the README: a result, its system, reader, and what is shown."""
 
@@ -190,6 +197,16 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "Qwen, SFT, answerable: memory, sampled, to rag",
         ("qwen2.5-coder-0.5b-sft-memory", "memory"),
         ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable: rag to memory, sampled + turns",
+        ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag"),
+        ("qwen2.5-coder-0.5b-sft-memory-turns", "memory"),
+    ),
+    (
+        "Qwen, SFT, answerable: memory, sampled + turns, to notes + turns",
+        ("qwen2.5-coder-0.5b-sft-memory-turns", "memory"),
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
     ),
     (
         "SmolLM2, SFT + GRPO, to Qwen, SFT: memory, sampled",
