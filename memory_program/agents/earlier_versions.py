@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 
+from locomo.types import without_day
 from memory_program.agents.memory_lines import format_ended
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.budget import BUDGET_ACTOR
 from memory_program.bank.dates.date_span import DateSpan
 from memory_program.bank.dates.phrases import WEEKDAY_NAME
 from memory_program.bank.dates.resolve import find_dates
@@ -23,7 +25,8 @@ class EarlierVersions:
     """The live memories, and the replaced ones that held at the time that a question names.
 
     ``bank`` has both as live memories, and ``index`` searches it. ``ended`` has the day on which each
-    replaced memory ended. ``core_ended`` has that day for each line that the core block no longer has.
+    replaced memory ended; one that was deleted for the memory budget alone did not end. ``core_ended`` has
+    that day for each line that the core block no longer has.
     """
 
     bank: MemoryBank
@@ -41,14 +44,17 @@ class EarlierVersions:
 
 
 def find_named_times(question: str, last_day: date) -> list[DateSpan]:
-    """List the times that a question names; "last week" is counted from the day of the last session.
+    """List the times that a question names.
 
-    A weekday alone is none: "every Saturday" asks for a habit.
+    "Last week" is counted from the day on which the question is asked, if it says so, and else from the day
+    of the last session. A weekday alone is no time: "every Saturday" asks for a habit.
     """
+    asked = without_day(question)
+    said_on = [mention.date_span.first for mention in find_dates(question[len(asked) :], last_day)]
     return [
         mention.date_span
-        for mention in find_dates(question[:_MOST_CHARS], last_day)
-        if not re.fullmatch(WEEKDAY_NAME, question[mention.start : mention.end], re.IGNORECASE)
+        for mention in find_dates(asked[:_MOST_CHARS], said_on[-1] if said_on else last_day)
+        if not re.fullmatch(WEEKDAY_NAME, asked[mention.start : mention.end], re.IGNORECASE)
     ]
 
 
@@ -67,19 +73,26 @@ def find_earlier_versions(space: MemorySpace, question: str) -> EarlierVersions 
     def held(validity: Validity) -> bool:
         return any(validity.held_during(span.first, span.last) for span in spans)
 
-    ended = {
+    past = {
         name: validity.valid_to
         for name, validity in times.memories.items()
         if validity.valid_to is not None and held(validity)
     }
+    dropped = {
+        name
+        for operation in space.bank.operations()
+        if operation.provenance.actor == BUDGET_ACTOR and not operation.created
+        for name in operation.superseded
+    }
+    ended = {name: day for name, day in past.items() if name not in dropped}
     core_ended: dict[str, date] = {}
     current = set(space.bank.core.splitlines())
     for text, validity in times.cores:
         for line in text.splitlines():
             if validity.valid_to and line not in current and (held(validity) or line in core_ended):
                 core_ended[line] = validity.valid_to
-    if not ended and not core_ended:
+    if not past and not core_ended:
         return None
     live = [memory.memory_id for memory in space.bank.live()]
-    bank = space.bank.with_live([*live, *ended], space.bank.core)
+    bank = space.bank.with_live([*live, *past], space.bank.core)
     return EarlierVersions(bank, space.index.empty_copy(), ended, core_ended)

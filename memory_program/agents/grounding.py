@@ -68,6 +68,7 @@ _EMPTY_WORDS = frozenset(
 _FIGURE = re.compile(r"\d+")
 _DATE_FIGURE = re.compile(r"\d+(?:st|nd|rd|th)?")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
+_LATIN = regex.compile(r"\p{Latin}")
 _PLACEHOLDER = re.compile(r"[^\w<]*<[^<>]+>\W*")
 _COPIED = {re.sub(r"\W+", " ", text).strip().lower() for text in PLACEHOLDERS.values() if " " in text}
 
@@ -93,7 +94,7 @@ def is_grounded(text: str, session: Session, replaced: Iterable[str] = ()) -> bo
 
     A text that is mostly in a script without spaces between words is compared by pairs of characters, or by
     characters if it has no pair. It says nothing against a session in another script, nor the reverse: it may
-    be a translation.
+    be a translation. The same holds for a text in Latin letters and a session in others, or the reverse.
     """
     said = _session_content(session)
     sources = tuple(replaced)
@@ -102,7 +103,7 @@ def is_grounded(text: str, session: Session, replaced: Iterable[str] = ()) -> bo
         said_here = _pairs(text)
         pairs = {pair for pair in said_here if len(pair) > 1} or said_here
         return not known_pairs or bool(pairs & known_pairs)
-    if said.is_unspaced:
+    if said.is_unspaced or (said.all_stems and _is_latin(text) != said.is_latin):
         return True
     words, known = _content_stems(text) - said.names, said.stems.union(*map(_content_stems, sources))
     if not words:  # "Tom gets up at 5:45"
@@ -119,6 +120,7 @@ class _SessionContent:
     names: frozenset[str]
     pairs: frozenset[str]
     is_unspaced: bool
+    is_latin: bool
 
 
 @lru_cache(maxsize=64)  # for every call of every agent
@@ -132,6 +134,7 @@ def _session_content(session: Session) -> _SessionContent:
         names,
         frozenset(_pairs(said)),
         _is_unspaced(said),
+        _is_latin(said),
     )
 
 
@@ -141,6 +144,10 @@ def _content_stems(text: str) -> set[str]:
 
 def _is_unspaced(text: str) -> bool:
     return sum(map(len, _UNSPACED.findall(text))) > sum(map(str.isalpha, text)) / 2
+
+
+def _is_latin(text: str) -> bool:
+    return len(_LATIN.findall(text)) > sum(map(str.isalpha, text)) / 2
 
 
 def _pairs(text: str) -> set[str]:

@@ -30,7 +30,7 @@ from memory_program.agents.tools import (
     Refusal,
     ToolResult,
 )
-from memory_program.bank.budget import count_tokens, fit_memories
+from memory_program.bank.budget import BUDGET_ACTOR, count_tokens, fit_memories
 from memory_program.bank.memory import MEMORY_KINDS, Memory, MemoryKind, Operation, Provenance
 from memory_program.bank.memory_search import ScoredMemory, filter_by_relative_score
 from memory_program.bank.outcomes import CallFailure, ReplyCounts, SessionRecord
@@ -200,7 +200,7 @@ class MemoryWriter(dspy.Module):
             left_out = self._memories_over_budget(space)
             for memory in left_out:  # log and record keep them
                 reason = f"over the memory budget of {self.memory_budget} tokens"
-                space.bank.delete(memory.memory_id, Provenance("budget", session.session_id, reason))
+                space.bank.delete(memory.memory_id, Provenance(BUDGET_ACTOR, session.session_id, reason))
         record = SessionRecord(
             session_id=session.session_id,
             operations=space.bank.version - start,

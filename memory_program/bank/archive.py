@@ -107,6 +107,11 @@ class Archive:
         self._by_id: Map[str, Turn] = Map()
         self._turns: tuple[Turn, ...] = ()
 
+    def empty_copy(self) -> "Archive":
+        """Make an empty archive that knows the vectors of this one."""
+        dense = self._index.dense
+        return Archive(None if dense is None else dense.empty_copy(keeps_vectors=True))
+
     def __len__(self) -> int:
         """Count the turns."""
         return len(self._turns)

@@ -18,6 +18,7 @@ _COMMENT = re.compile(r"\s*(?<!\\)<!--\s*(m[1-9][0-9]{0,17})\s*(?:from (.*?))?\s
 _ITEM = re.compile(r"[-*] +(?:\[(\d{4}-\d{2}-\d{2})\] +)?(.*)")
 _ESCAPED = re.compile(r"\\(?:([\\<\[#])|x([0-9a-f]{1,6});)|(<br>)")
 _RAW_COMMENT = re.compile(r"(?<!\\)<!--")
+_NO_DATE = re.compile(r"\[[^\]]*\d")  # an export writes the bracket of a text with a backslash
 _PROFILE = "Profile"
 _HEADINGS = {f"## {kind.value.capitalize()}": kind for kind in MEMORY_KINDS}
 
@@ -97,10 +98,11 @@ def bank_from_markdown(text: str) -> MarkdownBank:
             comment = _COMMENT.search(line)
             item = _ITEM.fullmatch(line if comment is None else line[: comment.start()])
             said = "" if item is None else _unescape(item[2])
-            if item is None or not said.strip() or _RAW_COMMENT.search(item[2]):
+            is_odd = item is not None and (_RAW_COMMENT.search(item[2]) or _NO_DATE.match(item[2]))
+            if item is None or not said.strip() or is_odd:
                 raise StoreError(
                     f"line {number}: {line!r:.80} is no memory: write '- [2024-05-06] Text.' in one line, "
-                    "with or without the date, and keep the comment of an exported line"
+                    "with the date in this form or without it, and keep the comment of an exported line"
                 )
             if len(said) > MEMORY_LIMIT_CHARS:
                 raise StoreError(
@@ -165,11 +167,11 @@ def _apply_edits(bank: MemoryBank, edited: MarkdownBank, by: Provenance) -> None
         )
     kept = {line.memory_id for line in edited.lines}
     created = [m for operation in bank.operations(since=edited.version) for m in operation.created]
-    known = {(memory.kind, memory.text) for memory in created}  # if the file was imported before
+    known = {(memory.kind, memory.text, memory.happened_at) for memory in created}  # by an earlier import
     new = list[Draft]()
     for line in edited.lines:
         if line.memory_id is None:
-            if (line.draft.kind, line.draft.text.strip()) not in known:
+            if (line.draft.kind, line.draft.text.strip(), line.draft.happened_at) not in known:
                 new.append(line.draft)
             continue
         if line.memory_id not in exported:

@@ -17,6 +17,9 @@ import tiktoken
 from memory_program.bank.memory import Memory, memory_number
 from memory_program.core.errors import ConfigError
 
+BUDGET_ACTOR = "budget"
+"""The actor of a deletion for the memory budget alone: what it deletes may still be true."""
+
 _ENCODING = "cl100k_base"
 _CACHED_CHARS = 2_000
 _PIECE_CHARS = 50_000

@@ -81,24 +81,30 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
     Raises:
         StoreError: the database fails, or somebody saved the namespace meanwhile.
     """
+    buffer = TurnBuffer(store.database, SessionRule(), most_waiting=10**9)
+    waiting = buffer.sessions(namespace)  # before the bank: what is written meanwhile is in one of them
     space = store.load(namespace)
     by = Provenance("import", f"import_{uuid4().hex[:12]}", f"from {found.origin}")
     made = (memory for operation in space.bank.operations() for memory in operation.created)
     known = {source for memory in made for source in memory.sources}
-    cores = (operation.core or "" for operation in space.bank.operations())
-    is_new = found.profile and not any(found.profile in core for core in cores)  # an agent may reword it
-    profile = "\n".join(filter(None, [space.bank.core, found.profile])) if is_new else space.bank.core
-    offered = list(found.drafts)
-    if len(profile) > CORE_LIMIT_CHARS:
-        offered += _make_drafts(found.profile, f"{found.origin.lower()}:{content_hash(found.profile)}")
+    cores = [operation.core for operation in space.bank.operations() if operation.core]
+    told_lines = {line for core in cores for line in core.splitlines()}  # an agent may have reworded them
+    is_known = any(found.profile in core for core in cores)
+    new_lines = [] if is_known else [one for one in found.profile.splitlines() if one not in told_lines]
+    profile = "\n".join(filter(None, [space.bank.core, *new_lines]))
+    offered = list(dict.fromkeys(found.drafts))
+    if new_lines and len(profile) > CORE_LIMIT_CHARS:
+        source = f"{found.origin.lower()}:profile"
+        offered += [
+            draft for line in new_lines for draft in _make_drafts(line, f"{source}:{content_hash(line)}")
+        ]
         profile = space.bank.core
     drafts = [draft for draft in offered if not known.issuperset(draft.sources)]
     if drafts:
         space.bank.create(drafts, by)
     if profile != space.bank.core:
         space.bank.edit_core(profile, by)
-    buffer = TurnBuffer(store.database, SessionRule(), most_waiting=10**9)
-    told = [one.session for one in space.sessions.values()] + buffer.sessions(namespace)
+    told = [one.session for one in space.sessions.values()] + waiting
     begun = dict[str, list[Session]]()
     for session in told:
         if session.turns:
@@ -112,10 +118,12 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
         while start < len(talk):
             longest, rest = 0, talk[start:]
             for session in begun.get(rest[0].text, ()):
+                if start >= first_timed and session.date_time != rest[0].time:
+                    continue
                 pairs = zip(session.turns, rest, strict=False)
                 same = sum(1 for _ in takewhile(lambda pair: pair[0].text == pair[1].text, pairs))
                 is_whole = same == min(len(session.turns), len(rest))
-                if session.date_time == rest[0].time if start >= first_timed else is_whole:
+                if start >= first_timed or is_whole:
                     longest = max(longest, same)
             if not longest:
                 talks.append(rest)
@@ -277,9 +285,9 @@ class _ClaudeTalk(BaseModel):
             _Message(
                 role=one.sender,
                 content=one.text or one.content,
-                created_at=one.created_at or self.created_at,
+                created_at=one.created_at or (None if place else self.created_at),
             )
-            for one in self.chat_messages
+            for place, one in enumerate(self.chat_messages)
         ]
 
 
@@ -292,7 +300,9 @@ def _read_chatgpt(document: object) -> ForeignExport:
             text = _join_text(part for part in parts if isinstance(part, dict))  # a voice is a dict with text
             if one.author.role in _SPEAKERS and not text.strip():
                 without_text += any(not isinstance(part, str) for part in one.content.parts)
-            turns += _say(turns, one.author.role, text, one.create_time or talk.create_time)
+            turns += _say(
+                turns, one.author.role, text, one.create_time or (None if turns else talk.create_time)
+            )
         talks.append(turns)
     left_out = {"messages without text": without_text}
     return ForeignExport("ChatGPT", talks=[talk for talk in talks if talk], left_out=left_out)

@@ -150,7 +150,8 @@ class MemorySpace:
         live = [name for name, validity in times.memories.items() if validity.held_during(day, day)]
         core = next((text for text, validity in times.cores[::-1] if validity.held_during(day, day)), "")
         bank = self.bank.with_live(live, core)
-        view = MemorySpace(self.namespace, bank, self.index.empty_copy(), self.index.dense)
+        view = MemorySpace(self.namespace, bank, self.index.empty_copy())
+        view.archive = self.archive.empty_copy()
         view.restore([one for one in self.sessions.values() if one.session.date_time.date() <= day])
         view._valid_times = (view.bank, len(view.sessions), times.until(day))
         return view

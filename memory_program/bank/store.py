@@ -212,6 +212,8 @@ class BankStore:
                 rows.append_sessions(connection, space.namespace, new_sessions)
             if snapshot is not None:
                 rows.replace_snapshot(connection, space.namespace, bank.version, snapshot.to_parts())
+            if not is_new and rows.read_revision(connection, space.namespace) != revision:
+                vectors = {}  # they may be of a bank that was erased meanwhile
             if dense is not None and vectors:
                 if not self._check_embedding(connection, dense):
                     rows.insert_embedding_model(connection, dense.model, dense.dimension)

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, case, delete, func, insert, or_, select, text, update
+from sqlalchemy import Connection, Select, bindparam, case, delete, func, insert, or_, select, text, update
 
 from locomo.types import Session, Turn
 from memory_program.bank.db_engine import Database
@@ -220,8 +220,16 @@ class TurnBuffer:
 
     def sessions(self, namespace: str) -> list[Session]:
         """Return all that waits in a namespace, oldest first; the open session, the last, has number 0."""
+        return self._read_sessions(_TURNS, namespace)
+
+    def session(self, namespace: str, number: int) -> Session | None:
+        """Return a session that was cut; None if it does not wait any more."""
+        waiting = self._read_sessions(_TURNS.where(TURNS.c.session == number), namespace)
+        return waiting[0] if waiting else None
+
+    def _read_sessions(self, turns: Select[Any], namespace: str) -> list[Session]:  # Any: a row's types
         with self._database.reading() as connection:
-            found = connection.execute(_TURNS, {"namespace": namespace}).all()
+            found = connection.execute(turns, {"namespace": namespace}).all()
         by_number: dict[int, list[tuple[int, Any]]] = {}  # Any: JSON
         for position, number, turn in found:
             by_number.setdefault(number or 0, []).append((position, json.loads(turn)))
@@ -233,11 +241,6 @@ class TurnBuffer:
                 turns.append(Turn(turn_id, spoken["speaker"], spoken["text"]))
             sessions.append(Session(number, datetime.fromisoformat(said[0][1]["time"]), tuple(turns)))
         return sessions
-
-    def session(self, namespace: str, number: int) -> Session | None:
-        """Return a session that was cut; None if it does not wait any more."""
-        waiting = [session for session in self.sessions(namespace) if session.number == number]
-        return waiting[0] if waiting else None
 
     def clock_times(self, namespace: str, number: int) -> tuple[str, ...]:
         """Return the turns of a session that was cut whose time is that of the server's clock."""

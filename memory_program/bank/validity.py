@@ -76,10 +76,12 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             made[memory.memory_id], begins[memory.memory_id] = memory, day
             parents[memory.memory_id] = operation.superseded
         if operation.kind is OperationKind.DELETE and said is None:
-            forgotten = list(operation.superseded)
-            for name in forgotten:  # it grows
+            forgotten, waiting = set[str](), list(operation.superseded)
+            while waiting:  # a split and a merge may lead to a memory by several ways
+                name = waiting.pop()
                 ends[name] = begins[name]
-                forgotten += parents[name]
+                waiting += [] if name in forgotten else parents[name]
+                forgotten.add(name)
     return ValidTimes(
         {name: _make_validity(day, ends.get(name)) for name, day in begins.items()},
         tuple(

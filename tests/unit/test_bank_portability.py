@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 from memory_program.bank.__main__ import main
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.bank_markdown import apply_markdown, bank_from_markdown, bank_to_markdown
+from memory_program.bank.foreign_exports import read_foreign_export, save_foreign_export
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
+from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import SessionRule, TurnBuffer
 from memory_program.core.errors import StoreError
@@ -145,6 +147,16 @@ def test_new_lines_are_imported_once(db, edit, tmp_path, capsys):
     assert capsys.readouterr().out == "ana  version: 4  memories: 5\n"
 
 
+def test_a_new_line_with_another_date_than_a_memory_made_since_is_imported(db, edit):
+    def call(bank):
+        bank.create([Draft("Call Tom.", MemoryKind.PROCEDURAL, date(2024, 1, 1))], BY)
+
+    added = ("## Procedural\n", "## Procedural\n* [2024-01-02] Call Tom.\n* [2024-01-01] Call Tom.")
+    assert edit(added, meanwhile=call)[0] == 0
+    days = [memory.happened_at for memory in bank(db).live() if memory.text == "Call Tom."]
+    assert days == [date(2024, 1, 1), date(2024, 1, 2)]
+
+
 def test_a_moved_line_a_removed_line_and_the_profile_are_one_undo(db, edit):
     line = "- Ana lives in Oslo. <!-- m1 from D1:1, D1:2 -->"
     status, _, _ = edit(
@@ -175,6 +187,9 @@ def test_a_moved_line_a_removed_line_and_the_profile_are_one_undo(db, edit):
         ("## Semantic", "## Semantics", "line 14: '## Semantics' must be one of ## Profile, ## Episodic"),
         ("## Procedural\n", "", "the heading '## Procedural' is missing"),
         ("version 3", "version 4", "is of version 4, and 'ana' is at version 3"),
+        ("[2024-05-06]", "[2024-5-6]", "line 12: '- [2024-5-6] Ana adopted"),
+        ("[2024-05-06]", "[6 May 2024]", "line 12"),
+        ("[2024-05-06] Ana", "[2024-05-06]Ana", "line 12"),
         ("<!-- memory-program", "<!-- memory", "no single line"),
     ],
 )
@@ -450,6 +465,50 @@ def test_blocks_of_a_letta_agent_become_the_profile(db, tmp_path, capsys):
     assert bank(db).core == "Ana is a nurse.\n# She likes dogs."  # which has it already
     assert import_(db, tmp_path, {"core_memory": BLOCKS, "messages": []}, "new") == 0
     assert bank(db, "new").core == "Ana is a nurse."
+
+
+def test_only_the_new_lines_of_a_profile_that_grew_are_imported(db, tmp_path):
+    for value in ("Name: Ana\nJob: nurse", "Name: Ana\nJob: nurse\nDog: Pip", "Dog: Pip\nName: Ana"):
+        document = {"agents": [], "blocks": [{"label": "human", "value": value}]}
+        assert import_(db, tmp_path, document, "new") == 0
+    assert bank(db, "new").core == "Name: Ana\nJob: nurse\nDog: Pip"
+
+
+def test_an_id_that_a_file_has_twice_is_one_memory(db, tmp_path):
+    assert import_(db, tmp_path, {"results": [MEM0, MEM0]}) == 0
+    assert len(bank(db, "new").live()) == 1
+
+
+def test_a_message_without_a_time_has_that_of_the_message_before(db, tmp_path):
+    nodes = {"a": gpt_node(None, "user", "Hi.", 0), "b": gpt_node("a", "user", "I moved today.", 9 * 86_400)}
+    nodes["c"] = gpt_node("b", "user", "To Bergen.", 0)
+    nodes["c"]["message"]["create_time"] = None
+    talk = {"create_time": BEGAN.timestamp(), "mapping": nodes, "current_node": "c"}
+    assert import_(db, tmp_path, [talk]) == 0
+    with BankStore(db) as store:
+        waiting = TurnBuffer(store.database, SessionRule()).sessions("new")
+    assert [[turn.text for turn in session.turns] for session in waiting] == [
+        ["Hi."],
+        ["I moved today.", "To Bergen."],
+    ]
+
+
+@pytest.mark.parametrize(("owner", "read"), [(BankStore, "load"), (TurnBuffer, "sessions")])
+def test_a_session_that_is_written_during_an_import_is_not_imported_again(db, monkeypatch, owner, read):
+    def read_after_the_server_wrote(reader, namespace):
+        monkeypatch.undo()
+        (session,) = buffer.sessions(namespace)
+        space = store.load(namespace)
+        space.ingest(session, SessionRecord(session.session_id))
+        store.save(space, lambda connection: buffer.remove(connection, namespace, session.number))
+        return getattr(reader, read)(namespace)
+
+    with BankStore(db) as store:
+        found, buffer = read_foreign_export(thread("a")), TurnBuffer(store.database, SessionRule())
+        save_foreign_export(store, "new", found)
+        monkeypatch.setattr(owner, read, read_after_the_server_wrote)
+        assert save_foreign_export(store, "new", found).turns == 0
+        assert buffer.sessions("new") == []
 
 
 def test_a_profile_without_room_becomes_memories(db, tmp_path, capsys):

@@ -84,6 +84,18 @@ def test_a_few_foreign_characters_do_not_decide_about_a_memory(text, said, expec
     assert is_grounded(text, said) is expected
 
 
+@pytest.mark.parametrize(
+    ("text", "said", "expected"),
+    [
+        ("Anna lives in Oslo and has a dog.", session(1, "Анна: Я живу в Осло, и у меня есть собака."), True),
+        ("Анна живёт в Осло.", session(1, "Anna: I live in Oslo, and I have a dog."), True),
+        ("Анна играет на виолончели.", session(1, "Анна: Я живу в Осло, и у меня есть собака."), False),
+    ],
+)
+def test_a_text_in_another_alphabet_may_be_a_translation(text, said, expected):
+    assert is_grounded(text, said) is expected
+
+
 def test_an_example_of_a_prompt_is_a_placeholder_and_other_text_is_not():
     assert all(map(is_placeholder, ["<one fact from the session>", "One fact from the session.", "<name>"]))
     assert not any(map(is_placeholder, ["", "Mara wrote <b> on the wall.", "2 < 3 > 1", "One fact"]))

@@ -497,6 +497,18 @@ def write_five_sessions_in_each_of_twelve_threads(store: BankStore) -> None:
         assert texts(store.load(name)) == [f"fact {number}" for number in range(1, 6)]
 
 
+def test_vectors_of_a_bank_that_was_erased_meanwhile_are_not_saved(store_url: str) -> None:
+    with BankStore(store_url) as store:
+        remember(space := store.load("test"), 1, "A beach.")
+        store.save(space)
+    with BankStore(store_url, dense(CountingEmbedder())) as store:
+        stale = store.load("test")
+        forget_namespace(store_url, "test")
+        store.save(stale)
+        with store.database.reading() as connection:
+            assert connection.scalar(text("SELECT count(*) FROM memory_vectors")) == 0
+
+
 def test_many_threads_use_one_store(store: BankStore) -> None:
     write_five_sessions_in_each_of_twelve_threads(store)
 

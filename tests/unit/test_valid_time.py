@@ -14,6 +14,7 @@ from memory_program.agents.context import MemoryContext
 from memory_program.agents.earlier_versions import find_named_times
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.__main__ import main
+from memory_program.bank.budget import BUDGET_ACTOR
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Operation, Provenance, Validity
 from memory_program.bank.outcomes import SessionRecord
@@ -265,6 +266,22 @@ def test_what_ended_after_a_day_has_not_ended_as_of_it(space):
     assert "m3" not in space.at_date(MAY).valid_times().memories
 
 
+def test_the_turns_of_an_earlier_day_are_not_embedded_again(space):
+    embedded: list[str] = []
+
+    def embed(texts: list[str]) -> np.ndarray:
+        embedded.extend(texts)
+        return np.ones((len(texts), 2))
+
+    with BankStore("sqlite://", DenseIndex(embed, "ones", 2)) as store:
+        stored = store.load("mara")
+        ingest(stored, 1, MAY)
+        stored.archive.search("home", 5)
+        embedded.clear()
+        assert len(stored.at_date(MAY).archive.search("home", 5)) == 1
+    assert embedded == ["home"]
+
+
 def test_vectors_at_hand_are_not_computed_again(space):
     batches: list[list[str]] = []
 
@@ -295,6 +312,21 @@ def test_a_question_about_an_earlier_time_shows_what_held_then_with_its_end(spac
     ]
     assert context.ranked is not None
     assert {item.item_id for item in context.ranked} == {"m1", "m2", "m3"}
+
+
+def test_last_month_is_counted_from_the_day_on_which_a_question_is_asked(space):
+    asked = "Where did Mara live last month? (Today is 3 {} 2023.)"
+    context = MemoryContext(min_relative_score=0).build(space, [asked.format("June")])
+    assert "Mara lives in Bergen. (until 20 June 2023)" in context.memories
+    context = MemoryContext(min_relative_score=0).build(space, [asked.format("August")])
+    assert "Bergen" not in context.memories
+
+
+def test_a_memory_that_left_for_the_budget_has_no_end(space):
+    ingest(space, 3, date(2023, 7, 20))
+    space.bank.delete("m3", Provenance(BUDGET_ACTOR, by(3).session_id))
+    context = MemoryContext(min_relative_score=0).build(space, ["Where did Mara live in July 2023?"])
+    assert "Mara lives in Oslo." in context.memories.splitlines()
 
 
 def test_a_replaced_line_of_the_profile_is_shown_with_its_end(space):
