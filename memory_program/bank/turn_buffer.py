@@ -227,9 +227,9 @@ class TurnBuffer:
         waiting = self._read_sessions(_TURNS.where(TURNS.c.session == number), namespace)
         return waiting[0] if waiting else None
 
-    def _read_sessions(self, turns: Select[Any], namespace: str) -> list[Session]:  # Any: a row's types
+    def _read_sessions(self, waiting: Select[Any], namespace: str) -> list[Session]:  # Any: a row's types
         with self._database.reading() as connection:
-            found = connection.execute(turns, {"namespace": namespace}).all()
+            found = connection.execute(waiting, {"namespace": namespace}).all()
         by_number: dict[int, list[tuple[int, Any]]] = {}  # Any: JSON
         for position, number, turn in found:
             by_number.setdefault(number or 0, []).append((position, json.loads(turn)))

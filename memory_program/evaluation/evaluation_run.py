@@ -263,6 +263,7 @@ def _run_judge_stage(
     pairs = zip(config.system_names, missing, strict=True)
     estimates = [estimate_judgements(config, name, count) for name, count in pairs]
     workers = _make_workers(config, console, recorded, [e for e in estimates if e is not None], batches)
+    check_template_arguments(config, [(Role.JUDGE, config.judge)])
     for system in recorded:
         _judge_model(system, config, models)
     path, values = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")

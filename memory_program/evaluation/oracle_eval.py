@@ -39,6 +39,7 @@ def oracle_run(config: EvaluateConfig) -> tuple[EvaluateConfig, ModelFactory] | 
         "temperature": 0.0,
         "program": None,  # its instructions and demos are a model's, and no prompt that the oracle knows
         "reply_format": None,  # it speaks chat
+        "chat_template_kwargs": "",
         "output_dir": config.output_dir / "ceiling",
         "report_file": None,
         "db_url": None,

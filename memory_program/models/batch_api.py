@@ -28,6 +28,7 @@ from memory_program.models.http_engine import (
 )
 from memory_program.models.model_names import openai_url, own_server
 from memory_program.models.server_errors import provider_error, read_error
+from memory_program.models.usage import is_cut
 
 JsonObject = dict[str, Any]  # Any: JSON
 
@@ -296,7 +297,8 @@ class AnthropicBatchApi(BatchApi):
         response = self._messages.parse_response(request, cast(Any, httpx.Response(200, json=body)))
         if response.finish_reason == "content_filter":
             raise lm15.ProviderError("the provider's content filter ended the reply")
-        return response
+        # a cut list of tool calls has the reason of a whole one
+        return replace(response, finish_reason="length") if is_cut(body.get("stop_reason")) else response
 
 
 def was_refused(error: lm15.LM15Error) -> bool:

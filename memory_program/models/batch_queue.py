@@ -196,6 +196,15 @@ class BatchQueue:
                 self._journal.add(replace(batch.record, settled=tuple(sorted(batch.settled))))
         self._journal.close()
 
+    def settle(self) -> None:
+        """Record that all replies so far are used: a stage has recorded its items."""
+        with self._changed:
+            for batch in self._batches.values():
+                if len(batch.settled) > len(batch.record.settled):
+                    batch.record = replace(batch.record, settled=tuple(sorted(batch.settled)))
+                    self._journal.add(batch.record)
+            self._has_unanswered = False
+
     def abandon(self, why: str = "the run is ending") -> None:
         """Let no call wait any longer. Submitted batches go on at the provider."""
         with self._changed:

@@ -20,6 +20,8 @@ class StreamedReply:
         """Begin with nothing."""
         self.error: Json | None = None
         self.is_complete = False
+        self.is_done = False
+        """The stream said that nothing follows."""
         self.events = 0
         """Events that carried text: about the number of tokens."""
         self._rest = b""
@@ -44,7 +46,7 @@ class StreamedReply:
                 continue  # a comment, the name of an event, or the empty line between two events
             event = line[5:].strip()
             if event == b"[DONE]":
-                self.is_complete = True
+                self.is_complete = self.is_done = True
             if event in (b"", b"[DONE]"):
                 continue
             begin = event[:200].decode(errors="replace")

@@ -11,7 +11,7 @@ import math
 import os
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -157,7 +157,7 @@ class ChatCompletionsEngine:
         is_called_stream = "text/event-stream" in reply.headers.get("content-type", "")
         is_stream: bool | None = None
         streamed = StreamedReply()
-        for received in reply.iter_bytes():
+        for received in _until_done(reply, streamed):
             if time.monotonic() - began > longest_s:
                 raise _slow(reply.url.netloc.decode(), f"its reply was not complete after {longest_s:.3g} s")
             if is_stream is None:  # some servers name the wrong content type: an error as a stream
@@ -273,6 +273,15 @@ def with_cut(response: Response, body: dict[str, Any]) -> Response:  # Any: JSON
     """Give a cut reply its finish reason, whatever the provider calls it, and with tool calls too."""
     is_short = is_cut(finish_reason(first_choice(body)))
     return replace(response, finish_reason="length") if is_short else response
+
+
+def _until_done(reply: httpx.Response, streamed: StreamedReply) -> Iterator[bytes]:
+    """Yield the bytes of a reply. A stream that said its end may break off: some servers do not close it."""
+    try:
+        yield from reply.iter_bytes()
+    except (httpx.RemoteProtocolError, httpx.ReadError, httpx.ReadTimeout):
+        if not streamed.is_done:
+            raise
 
 
 def _slow(server: str, what: str) -> SlowReplyError:

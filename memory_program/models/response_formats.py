@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import dspy
-from dspy.lm15 import Config, Message, Request
+from dspy.lm15 import Config, DataPart, Message, Request
 from dspy.utils.exceptions import (
     AdapterParseError,
     ContextWindowExceededError,
@@ -135,7 +135,8 @@ class ResponseFormats:
             asked = (Message.user("Are you ready?"),)
             config = Config(max_tokens=limit, response_format=format_)
             response = lm(Request(model=lm.model, messages=asked, config=config))
-            texts.append(response.message.text or "")
+            data = response.message.first(DataPart)  # an answer of one choice is parsed already
+            texts.append(response.text or "" if data is None else json.dumps(data.value))
 
         self.call(lm, schema, send)
         try:

@@ -31,6 +31,7 @@ from memory_program.models.batch_queue import BatchQueue
 from memory_program.models.factory import language_model
 from memory_program.models.usage import track_usage
 from tests.batch_server import AnthropicBatchServer, BatchServer, OpenAIBatchServer
+from tests.competent_model import Prompt, competent_reply
 from tests.conftest import CHECKOUT
 from tests.evaluation_samples import write_conversations
 
@@ -192,6 +193,23 @@ def test_a_batch_that_expires_ends_the_run_and_only_the_rest_is_submitted_again(
         run(config)
         assert server.sizes == [9, 4]
     assert len(records(tmp_path / "run", "answers")) == 9
+
+
+def test_an_answer_that_cannot_be_read_is_asked_again_after_a_stage_that_broke_off(tmp_path, monkeypatch):
+    def reply(prompt: Prompt, seen: int) -> str:
+        is_bad = "answer" in prompt.wanted and not refused
+        refused.extend([prompt.key] if is_bad else [])
+        return "I'm sorry, but I can't help with that." if is_bad else competent_reply(prompt)
+
+    data, refused = write_conversations(tmp_path / "talks.json", 1), list[str]()
+    with OpenAIBatchServer(expires=[2], reply=reply) as server:
+        point_to(server, monkeypatch)
+        config = settings(data, tmp_path / "run", MODELS[OpenAIBatchServer], batch=True)
+        with pytest.raises(BatchError, match="batch_2 expired"):
+            run(config)
+        run({**config, "retry_errors": True})
+        assert server.sizes[2] == 1  # and not the old reply once more
+    assert records(tmp_path / "run", "answers")[-1]["answer"]["outcome"] == "ok"
 
 
 def question(text: str, model: str = "openai/gpt-4.1-mini") -> Request:

@@ -5,6 +5,7 @@ import io
 import json
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from locomo.judge.rubrics import Verdict
+from locomo.judge.judge import Judgement
+from locomo.judge.rubrics import Rubric, Verdict
 from locomo.locomo import read_conversations
+from locomo.types import Question
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.writer import MemoryWriter, Proposal
 from memory_program.bank.bank import MemoryBank
@@ -29,16 +32,22 @@ from memory_program.core.errors import (
     RunInUseError,
     StoreError,
 )
+from memory_program.core.journal import Journal
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
+from memory_program.evaluation.oracle_eval import oracle_run
 from memory_program.evaluation.question_selection import load_selection
 from memory_program.evaluation.report.results_json import EVALUATION_RESULTS_FILE
+from memory_program.evaluation.report.score_tables import results_tables
 from memory_program.evaluation.report.write_reports import load_system_records
 from memory_program.evaluation.scoring.score_signature import identify_judge, read_run, write_run
 from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, sft_conversation_key
-from memory_program.evaluation.stages.judge_stage import list_answers_to_judge
+from memory_program.evaluation.stages.judge_stage import AnswerToJudge, judge_cases, list_answers_to_judge
+from memory_program.evaluation.stages.limits import RunLimits
+from memory_program.evaluation.stages.workers import Workers
 from memory_program.models.usage import CallRecord, Usage, record_call
+from tests.competent_model import Prompt
 from tests.evaluation_samples import (
     Failing,
     FailingNotes,
@@ -48,6 +57,7 @@ from tests.evaluation_samples import (
     maker,
     write_conversations,
 )
+from tests.model_server import ModelServer
 from tests.weights import write_model
 
 pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
@@ -413,6 +423,17 @@ def test_sessions_whose_retry_fails_are_still_answered(bench):
     assert results["systems"]["memory"]["failures"]["answer"]["missing"] == 0
 
 
+def test_banks_that_another_run_built_again_are_asked_again(bench):
+    database = f"sqlite:///{bench.folder / 'banks.sqlite'}"
+    bench.run_memory(FailingNotes(lambda session_id: session_id == "session_2"), db_url=database)
+    retry = {"db_url": database, "output_dir": bench.folder / "other", "mode": "build", "retry_errors": True}
+    bench.run_memory(NoteTaking(), **retry)
+    bench.output, again = "", NoteTaking()
+    bench.run_memory(again, db_url=database)
+    assert len(again.asked) == 3 * QUESTIONS
+    assert f"memory answer: {3 * QUESTIONS} calls" in bench.output
+
+
 def test_systems_that_share_banks_retry_their_sessions_once(bench):
     program = bench.folder / "program.json"
     Quoting().save(str(program))
@@ -661,6 +682,19 @@ def test_each_question_records_its_outcome(bench):
     assert sum(json.loads(line)["outcome"] == "error" for line in lines) == 3 * SESSIONS
 
 
+@pytest.mark.parametrize(
+    "changed", [{"max_reply_tokens": 40}, {"chat_template_kwargs": '{"enable_thinking": false}'}]
+)
+def test_a_verdict_is_kept_apart_by_the_settings_of_its_judge(bench, changed):
+    settings = {"judge_model": "openai/j", "api_base": "http://127.0.0.1:9/v1"}
+    plain, other = (identify_judge(bench.config(**settings, **more)) for more in ({}, changed))
+    (question, *_) = load_selection(bench.config()).questions
+    assert plain.key("strict", question, "Rome") != other.key("strict", question, "Rome")
+    assert not plain.is_same_judge(other, "strict")
+    hosted = identify_judge(bench.config(judge_model="openai/gpt-4.1", chat_template_kwargs='{"a": 1}'))
+    assert hosted.settings == {}
+
+
 def test_a_run_of_one_stage_keeps_the_judge_of_the_folder(bench):
     bench.run(Quoting())
     folder = bench.folder / "run/extractive"
@@ -714,3 +748,54 @@ def test_repeated_verdicts_are_paid_twice(bench):
     results = bench.run(Quoting(), mode="report")
     twice = pytest.approx(2 * 0.1 * 3 * (QUESTIONS - 1))
     assert (results["systems"]["extractive"]["cost_usd"], system.spent_usd()) == (twice, twice)
+
+
+def test_a_judges_reply_that_was_cut_is_no_verdict(bench):
+    class Rehearsing:
+        def grade(self, question: Question, answer: str) -> Judgement:
+            record_call(CallRecord("openai/j", Usage(calls=1), finish_reason="length"))
+            return Judgement(Verdict.CORRECT, "[[ ## verdict ## ]] CORRECT, if it is right. Let me look")
+
+    (question, *_) = load_selection(bench.config()).questions
+    workers = Workers(Console(file=io.StringIO()), RunLimits(), 1)
+    with closing(Journal(bench.folder / "judgements.jsonl", JudgeRecord)) as journal:
+        case = AnswerToJudge("key", Rubric.STRICT, question, "Rome")
+        judge_cases("judge", [case], {Rubric.STRICT: Rehearsing()}, journal, workers, total=1)
+        assert (journal.records["key"].verdict, journal.records["key"].outcome) == (None, Outcome.TRUNCATED)
+
+
+def test_the_error_rates_of_a_judge_are_joined_over_the_runs_of_a_page(bench):
+    results = bench.run(Quoting())
+    (system,) = results["systems"].values()
+    rates = {"value": 0.25, "low": 0.2, "high": 0.3, "n": 9}
+    quality = {"false_accept": rates, "false_reject": rates, "unparsed": 0, "failed": 0, "kinds": []}
+    results["systems"] = {
+        name: {**system, "calibration": {"judge": "openai/j", "quality": {rubric: quality}}}
+        for name, rubric in (("a", "lenient"), ("b", "strict"))
+    }
+    console = Console(file=io.StringIO(), width=200)
+    for table in results_tables(results):
+        console.print(table)
+    lines = console.file.getvalue().splitlines()
+    assert [line.split()[1] for line in lines if line.split()[:1] == ["openai/j"]] == ["lenient", "strict"]
+
+
+def test_a_build_after_the_answers_keeps_the_format_that_they_were_given_in(bench):
+    def reply(prompt: Prompt, seen: int) -> str:
+        return json.dumps({"ready": "yes"} if "ready" in prompt.user else {"answer": "Rome"})
+
+    with ModelServer(reply=reply) as server:
+        settings = {"systems": "rag", "reader_model": "openai/test", "judge_model": "none"}
+        config = bench.config(**settings, api_base=server.url)
+        evaluate(config, console=Console(file=io.StringIO()))
+        asked = server.traffic.requests.total()
+        evaluate(config.replace(mode="build"), console=Console(file=io.StringIO()))
+        evaluate(config, console=Console(file=io.StringIO()))
+        assert server.traffic.requests.total() == asked
+
+
+def test_the_oracle_is_given_no_arguments_of_a_chat_template(bench):
+    config = EvaluateConfig(dataset="sample", chat_template_kwargs='{"enable_thinking": false}')
+    run = oracle_run(config)
+    assert run is not None
+    assert not run[0].system.replies.chat_template_kwargs

@@ -3,6 +3,7 @@
 import json
 import pickle
 import shutil
+import socket
 import subprocess
 import threading
 import time
@@ -719,3 +720,26 @@ def test_the_key_of_azure_is_sent_to_an_address_of_the_command_line(
     with answering(400, "no deployment", azure_keys=keys) as url, pytest.raises(dspy.LMError):
         model(url, "azure/test")("Say hello.")
     assert keys == ["0123456789"]
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_stream_that_said_its_end_is_read_though_its_connection_is_not_ended(closes: bool) -> None:
+    events = [{"choices": [{"delta": {"content": "ready"}, "finish_reason": "stop"}]}]
+    lines = [f"data: {json.dumps(event)}\n\n" for event in events] + ["data: [DONE]\n\n"]
+    sent, is_read = "".join(lines).encode(), threading.Event()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+
+    def answer(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        connection.recv(65_536)
+        connection.sendall(head + f"{len(sent):x}\r\n".encode() + sent + b"\r\n")
+        if not closes:
+            is_read.wait()
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer, args=(listener,), daemon=True).start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+        lm = language_model("openai/test", api_base=address, timeout_s=0.2, max_retries=0, max_tokens=4096)
+        assert lm("Are you ready?") == ["ready"]
+        is_read.set()

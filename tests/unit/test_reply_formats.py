@@ -32,9 +32,11 @@ from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import Outcome, ReplyCounts
 from memory_program.bank.space import MemorySpace
 from memory_program.core.errors import ModelError
+from memory_program.models.factory import language_model
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 from memory_program.models.response_formats import ResponseFormats
 from tests.conversations import session
+from tests.model_server import ModelServer
 from tests.scripted_lm import ScriptedLM, fields
 
 SESSION = session(1, "Mara: I adopted a dog called Pip yesterday.", "Tom: Congratulations!")
@@ -340,6 +342,12 @@ def test_an_endpoint_that_holds_replies_to_a_schema_is_given_json(takes, text, e
     asked = len(endpoint.requests)
     assert formats.default_format(lm.model, lambda: lm, ReplySettings()) is expected
     assert len(endpoint.requests) == asked  # its answer is remembered
+
+
+def test_a_server_that_holds_replies_to_a_schema_is_given_json():
+    with ModelServer(reply=lambda *_: '{"ready": "yes"}') as server:
+        lm = language_model("openai/test", api_base=server.url)
+        assert ResponseFormats().default_format(lm.model, lambda: lm, ReplySettings()) is ReplyFormat.JSON
 
 
 def test_an_endpoint_that_cannot_be_asked_for_its_format_is_an_error():

@@ -34,6 +34,7 @@ from memory_program.evaluation.scoring.score_signature import REPLY_SETTINGS, Sy
 from memory_program.evaluation.scoring.stored_facts import measure_stored_facts
 from memory_program.evaluation.scoring.system_records import ScoredSystem
 from memory_program.models.http_engine import is_reasoning_model
+from memory_program.models.usage import takes_sampling_parameters
 
 EVALUATION_RESULTS_FILE = "results.json"
 
@@ -169,7 +170,8 @@ def score_signature(
             parts["build"] = system.settings["build"]
     if system.reader is not None:
         reader = system.read_by or system.reader
-        temperature = "its own" if is_reasoning_model(system.reader) else f"{system.temperature:g}"
+        takes_one = takes_sampling_parameters(system.reader) and not is_reasoning_model(system.reader)
+        temperature = f"{system.temperature:g}" if takes_one else "its own"
         parts |= {"reader": reader, "temperature": temperature}
         parts |= {"max_searches": system.settings["max_searches"], "program": system.program[:8]}
     if "answers_file" in system.settings:  # of a system from elsewhere, whose settings are unknown

@@ -110,7 +110,10 @@ def results_tables(results: Json) -> list[Table]:
     if calibrated:
         title = "Error rates of the judge on known answers (python evaluate.py --mode calibrate)"
         rates = _make_table(title, ["judge", "rubric"], _ERROR_RATE_COLUMNS)
-        for judge, quality in {entry["judge"]: entry["quality"] for entry in calibrated}.items():
+        by_judge: dict[str, Json] = {}
+        for entry in calibrated:
+            by_judge.setdefault(entry["judge"], {}).update(entry["quality"])
+        for judge, quality in by_judge.items():
             for rubric, of_rubric in quality.items():
                 for label, cells in _error_rate_rows(rubric, of_rubric):
                     rates.add_row(judge, label, *cells)

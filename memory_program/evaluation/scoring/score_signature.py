@@ -1,6 +1,6 @@
 """The identity of systems and judges: whatever their records depend on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from locomo.judge.rubrics import NUGGETS, Rubric, RubricName, is_graded, select_
 from locomo.nugget_scores import list_nugget_gradings
 from locomo.types import Conversation, Question
 from memory_program.agents.program import MemorySystem, writer_state
+from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
 from memory_program.core.errors import RecordError
 from memory_program.core.hashing import RECORD_VERSION, content_hash
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
 from memory_program.evaluation.seen_data import OptimizationData
+from memory_program.models.factory import takes_chat_template
 from memory_program.models.model_names import model_fingerprint
 
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
@@ -127,12 +129,14 @@ class JudgeIdentity:
     """The judge of a run: its model, and for each rubric the hashes of its prompts, by their grading.
 
     ``judged_by`` is the fingerprint of the model at the time (see ``model_fingerprint``); None in older runs.
+    ``settings`` has the limit of its replies and the arguments of its chat template, where they are set.
     """
 
     model: str
     rubrics: dict[str, dict[str, str]]
     optimized: OptimizedRubric | None = None
     judged_by: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])  # Any: JSON
 
     @property
     def judge_model_id(self) -> str:
@@ -153,7 +157,8 @@ class JudgeIdentity:
 
     def is_same_judge(self, other: "JudgeIdentity", rubric: str) -> bool:
         """Return True if both judge a rubric with the same model and the same prompts."""
-        return self.judge_model_id == other.judge_model_id and self.rubrics[rubric] == other.rubrics[rubric]
+        ours, theirs = ((one.judge_model_id, one.settings, one.rubrics[rubric]) for one in (self, other))
+        return ours == theirs
 
     def calls(self, question: Question) -> list[tuple[RubricName, int | None]]:
         """List the calls that judge one answer: a rubric, and the nugget if the rubric has several."""
@@ -164,12 +169,14 @@ class JudgeIdentity:
 
     def key(self, rubric: str, question: Question, prediction: str, nugget: int | None = None) -> str:
         """Return the key of the record of a verdict, or of what was found about a nugget."""
+        settings = [self.settings] if self.settings else []  # older keys have none
         if nugget is not None:
             grading = list_nugget_gradings(question)[nugget].value
-            prompt = (self.judge_model_id, rubric, self.rubrics[rubric][grading])
+            prompt = (self.judge_model_id, rubric, self.rubrics[rubric][grading], *settings)
             asked = (question.question_id, question.text, question.answer, question.nuggets, nugget)
             return content_hash("judge", prompt, *asked, prediction)
-        prompt = (self.judge_model_id, rubric, self.rubrics[rubric][select_grading(question).value])
+        grading = select_grading(question).value
+        prompt = (self.judge_model_id, rubric, self.rubrics[rubric][grading], *settings)
         return content_hash("judge", prompt, question.question_id, question.text, question.answer, prediction)
 
 
@@ -192,7 +199,13 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
     if program is not None:
         rubric = program.rubric.value
         optimized = OptimizedRubric(rubric, content_hash(prompts[rubric]), program.optimized_on)
-    return JudgeIdentity(config.judge, prompts, optimized, model_fingerprint(config.judge))
+    replies = config.system.replies
+    settings: dict[str, Any] = {}  # Any: JSON
+    if replies.max_reply_tokens is not None:
+        settings["max_reply_tokens"] = replies.max_reply_tokens
+    if replies.chat_template_kwargs and takes_chat_template(config.judge, server_address(config, Role.JUDGE)):
+        settings["chat_template_kwargs"] = replies.chat_template_kwargs
+    return JudgeIdentity(config.judge, prompts, optimized, model_fingerprint(config.judge), settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,11 +113,23 @@ class Builder:
         return sum(len(sessions) for sessions in self._pending_sessions().values())
 
     def conversations_to_build(self) -> frozenset[str]:
-        """Return the ids of the conversations whose banks this run changes, whichever system builds them."""
+        """Return the ids of the conversations whose questions are asked again, as their banks change.
+
+        This run changes them, whichever system builds them, or another run has changed them in the database.
+        """
         if self._store is None:
             return frozenset()
         changed = partial(self._missing_sessions, retry_errors=self._run_retries_errors)
-        return frozenset(c.conversation_id for c in self._conversations if changed(c))
+        return frozenset(c.conversation_id for c in self._conversations if changed(c) or self._differs(c))
+
+    def _differs(self, conversation: Conversation) -> bool:
+        """Tell if the database has another bank than the one that the journal records."""
+        hashes, known = (
+            _BankHashes(conversation.conversation_id, self._space(conversation)),
+            self._journal.records,
+        )
+        banks = {self._record_key(conversation, s): hashes.after(s) for s in conversation.sessions}
+        return any(key in known and known[key].bank != bank for key, bank in banks.items())
 
     def count_unbuilt(self) -> int:
         """Count the sessions that were never built; one whose retry failed is built."""

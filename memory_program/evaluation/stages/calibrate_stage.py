@@ -13,7 +13,7 @@ from memory_program.evaluation.console import print_plain, print_table
 from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.judge_program import make_judges
 from memory_program.evaluation.report.score_tables import calibration_tables
-from memory_program.evaluation.role_models import RoleModels
+from memory_program.evaluation.role_models import RoleModels, check_template_arguments
 from memory_program.evaluation.scoring.judge_errors import (
     calibration_cases,
     calibration_folder,
@@ -50,6 +50,7 @@ def calibrate_judge(
     """
     judge, benchmark = identify_judge(config), benchmark_for_config(config.source)
     assert judge is not None, "the config of this mode has a judge"
+    check_template_arguments(config, [(Role.JUDGE, judge.model)])
     folder = calibration_folder(config)
     with lock_run_folder(folder), batches or nullcontext(), closing(calibration_journal(config)) as journal:
         cases = [case for of_rubric in calibration_cases(judge, benchmark).values() for case in of_rubric]

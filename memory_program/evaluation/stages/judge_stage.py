@@ -108,6 +108,8 @@ def judge_cases(
                         verdict, message = judgement.verdict, judgement.reasoning
             except LMError as error:
                 outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
+        if outcome is Outcome.OK and meter.calls and meter.calls[-1].is_truncated:
+            verdict, value, lines, outcome = None, None, (), Outcome.TRUNCATED  # a draft is no verdict
         if outcome is Outcome.OK and value is None and verdict in (None, Verdict.UNPARSED):
             outcome = Outcome.UNPARSED
         question_id, usage, elapsed_s = case.question.question_id, meter.usage, time.perf_counter() - began

@@ -97,8 +97,12 @@ class SystemRunner:
         reader = None if config.mode is Mode.BUILD else config.reader_model_for(name)
         models = {"writer": config.writer_model_for(name), "reader": reader}
         recorded = _recorded_formats(folder, models)
+        if config.mode is Mode.BUILD:  # but its answers are kept with the format that they were given in
+            recorded |= _recorded_formats(folder, {"reader": config.reader_model_for(name)})
         if not journals.answers.records:
             recorded.pop("reader", None)
+        if "reader" in recorded:
+            models["reader"] = config.reader_model_for(name)
         if config.mode is Mode.ANSWER and store is not None and name.has_model_writer:
             of_banks = _find_bank_format(self._system, name, config, selection, store)
             recorded["writer"] = of_banks or recorded.get("writer", ReplyFormat.CHAT)

@@ -99,6 +99,8 @@ class Workers:
                         abandoned = error
                 if abandoned is not None:
                     raise abandoned
+                if self._batches is not None:
+                    self._batches.settle()
             except BaseException:
                 if self._batches is not None:
                     self._batches.abandon()  # no item may wait a day for its batch
