@@ -227,7 +227,7 @@ class TurnBuffer:
         waiting = self._read_sessions(_TURNS.where(TURNS.c.session == number), namespace)
         return waiting[0] if waiting else None
 
-    def _read_sessions(self, waiting: Select[Any], namespace: str) -> list[Session]:  # Any: a row's types
+    def _read_sessions(self, waiting: Select[Any, Any, Any], namespace: str) -> list[Session]:
         with self._database.reading() as connection:
             found = connection.execute(waiting, {"namespace": namespace}).all()
         by_number: dict[int, list[tuple[int, Any]]] = {}  # Any: JSON

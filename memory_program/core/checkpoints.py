@@ -14,7 +14,7 @@ from typing import Protocol
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text, restore_folders
 from memory_program.core.errors import ConfigError
-from memory_program.core.json_files import Json
+from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.core.settings import rename_old_settings
 
 LogEntry = Json
@@ -93,7 +93,7 @@ class RunState:
         self.folder = folder
         self._best = folder / "best"
         self._checkpoints = folder / "checkpoints"
-        self._log = folder / _LOG
+        self._log, self._paid = folder / _LOG, folder / "paid_calls.json"
         self._saved: CheckpointProgress | None = None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "settings.json"
@@ -123,10 +123,13 @@ class RunState:
             progress = _progress_in(done[-1])
             self._saved = replace(progress)
         # calls after the checkpoint were paid for, too
-        progress.api_calls = max([progress.api_calls, *(entry.get("api_calls", 0) for entry in entries)])
-        costs = [progress.api_cost_usd, *(entry.get("api_cost_usd", 0.0) for entry in entries)]
+        paid = [*entries, read_json_file(self._paid)] if self._paid.is_file() else entries
+        progress.api_calls = max([progress.api_calls, *(entry.get("api_calls", 0) for entry in paid)])
+        costs = [progress.api_cost_usd, *(entry.get("api_cost_usd", 0.0) for entry in paid)]
         known = [cost for cost in costs if cost is not None]
         progress.api_cost_usd = max(known) if len(known) == len(costs) else None
+        # the log loses them, and the next checkpoint may never be written
+        write_json(self._paid, {"api_calls": progress.api_calls, "api_cost_usd": progress.api_cost_usd})
         self.cut_log(progress.step if done else -1)
         return progress
 

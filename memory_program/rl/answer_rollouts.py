@@ -157,6 +157,7 @@ def answer_lines(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGrou
         step: its number, from 1.
     """
     size = len(rollouts) // max(1, len(groups))
+    rewards = [iter(group.rewards.get(READER_AGENT, ())) for group in groups]  # of answers with a score
     lines: list[Json] = []
     for place, one in enumerate(rollouts):
         samples = {s.number: s for group in groups[place // size].groups for s in group.samples}
@@ -169,7 +170,7 @@ def answer_lines(rollouts: Sequence[AnswerRollout], groups: Sequence[EpisodeGrou
                 "session_id": None,
                 "agent": READER_AGENT,
                 "rollout": one.number,
-                "reward": one.score if sample is None else sample.reward,
+                "reward": None if one.score is None else next(rewards[place // size]),
                 "advantage": None if sample is None else sample.advantage,
                 "weight": None if sample is None else sample.weight,
                 "parts": {"score": one.score},
@@ -241,7 +242,8 @@ class AnswerPhase:
         self._memories: dict[str, MemorySpace] = {}  # of the conversations of a window, by fingerprint
         self._rolled_in: set[str] = set()  # by this process
         self._validation: list[AskedQuestion] | None = None
-        self.curriculum = Curriculum(trainset, settings, self._seed, self._roll_in)
+        own = settings.replace(replay_questions=0)  # they are of the writer's training
+        self.curriculum = Curriculum(trainset, own, self._seed, self._roll_in)
 
     def sample_groups(self, step: int, watch: Stopwatch) -> StepSamples:
         """Sample and score the answers of a step: several to each question of each of its episodes."""

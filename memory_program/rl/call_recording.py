@@ -56,12 +56,18 @@ def recorded_calls(seed: str) -> Generator[list[AgentCall]]:
         _current_recording.reset(token)
 
 
-def recording_lm(lm: dspy.LM, agent: str, temperature: float, max_tokens: int) -> dspy.LM:
+def recording_lm(
+    lm: dspy.LM, agent: str, temperature: float, max_tokens: int, *, is_expert: bool = False
+) -> dspy.LM:
     """Copy a model so that the calls of an agent can be seeded and recorded; the weights are shared.
 
-    A reply has at most ``max_tokens`` tokens, and no more than the model's own limit.
+    A reply has at most ``max_tokens`` tokens, and no more than the model's own limit. A policy samples
+    without a stop string and without a grammar: it learns to end its replies and to keep to a form itself.
+    An expert is called as in an evaluation, a reasoning model with a limit and a temperature of its own.
     """
-    engine = _SeededRecordingEngine(cast(Engine, lm.engine), agent)
+    engine = _SeededRecordingEngine(cast(Engine, lm.engine), agent, is_expert)
+    if is_expert and "max_completion_tokens" in lm.kwargs:
+        return lm.copy(engine=engine)
     limit = min(max_tokens, lm.kwargs.get("max_tokens") or max_tokens)
     return lm.copy(engine=engine, temperature=temperature, max_tokens=limit)
 
@@ -69,9 +75,10 @@ def recording_lm(lm: dspy.LM, agent: str, temperature: float, max_tokens: int) -
 class _SeededRecordingEngine:
     """Wraps an engine: seeds the calls of one agent and adds them to the current recording."""
 
-    def __init__(self, engine: Engine, agent: str) -> None:
+    def __init__(self, engine: Engine, agent: str, is_expert: bool) -> None:
         self._engine = engine
         self._agent = agent
+        self._is_expert = is_expert
 
     def __deepcopy__(self, memo: object) -> "_SeededRecordingEngine":
         return self
@@ -84,8 +91,8 @@ class _SeededRecordingEngine:
             turn = recording.turns[self._agent]
             recording.turns[self._agent] += 1
         digest = blake2b(f"{recording.seed}/{self._agent}/{turn}".encode(), digest_size=7).digest()
-        # without a stop string or a grammar: a policy learns to end its replies and to keep to a form itself
-        config = replace(request.config, seed=int.from_bytes(digest), stop=(), response_format=None)
+        config = replace(request.config, seed=int.from_bytes(digest))
+        config = config if self._is_expert else replace(config, stop=(), response_format=None)
         seeded = replace(request, config=config)
         response = self._engine.complete(seeded)
         with recording.lock:

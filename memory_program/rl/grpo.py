@@ -25,7 +25,7 @@ from dspy.teleprompt import Teleprompter
 from locomo.types import Conversation
 from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.program import MemoryProgram
-from memory_program.bank.outcomes import Outcome
+from memory_program.bank.outcomes import UNREADABLE_OUTCOMES, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.trainer_groups import (
@@ -280,7 +280,9 @@ class _RolloutPhase:
                 raise ModelError(f"every rollout failed; the first failure: {lost[0]}")
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
-            if not number and all(one.score is None for one in scored):
+            # a reply that cannot be read is a result, and would be the same when the step is taken again
+            is_read = [all(a.outcome not in UNREADABLE_OUTCOMES for a in one.answers) for one in scored]
+            if not number and all(one.score is None for one in scored) and any(is_read):
                 answers = [answer for one in scored for answer in one.answers]
                 failures = [*map(str, lost), *(a.message for a in answers if a.outcome is not Outcome.OK)]
                 first = failures[0] if failures else "the judge gave no verdict"
@@ -427,7 +429,7 @@ class _TrainingLoop:
             left_s = min(left_s, settings.minutes * 60 - progress.seconds)
         self._log(
             kind="step",
-            sessions=phase.curriculum.max_sessions_at(step),
+            sessions=phase.curriculum.max_sessions_at(step - step % settings.refresh_every),
             **metrics,
             **speeds,
             time_left_s=round(max(0.0, left_s)),

@@ -1,5 +1,8 @@
 """The model card of a trained writer or reader: origin, data, method, scores, and how to run it."""
 
+import shlex
+
+from memory_program.configs.groups import SystemSettings
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.json_files import Json
 from memory_program.models.model_names import OBSERVATIONS
@@ -24,7 +27,7 @@ Run it in the folder of this card:
 
 ```
 python evaluate.py --dataset {dataset} {program} \\
-  {models}
+  {models}{settings}
 ```
 """
 
@@ -60,8 +63,8 @@ def model_card(config: TrainConfig, results: Json) -> str:
     if "reader" not in parts:
         models, frozen = f"{models} --reader-model {config.reader}", f"; frozen reader: {config.reader}"
     program = "--systems optimized --program program.json"
-    if config.writer == OBSERVATIONS:  # no model, so there is a system of that name
-        program, models = "--systems observations", "--reader-model local:reader"
+    if config.writer == OBSERVATIONS:
+        program, models = "--systems memory", f"--writer-model {OBSERVATIONS} --reader-model local:reader"
     validated = [
         _VALIDATED.format(
             of_part=f" of the {part}" if len(parts) > 1 else "",
@@ -82,6 +85,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
         reward=reward,
         program=program,
         models=models,
+        settings=_system_flags(config.system),
         dataset=config.source.dataset,
         steps=results["steps"],
         samples=results["samples"],
@@ -90,6 +94,18 @@ def model_card(config: TrainConfig, results: Json) -> str:
         version=results["version"],
         git_commit=results["git_commit"],
     )
+
+
+def _system_flags(system: SystemSettings) -> str:
+    """Write the settings that are not the default as flags; the program holds the format of replies."""
+    defaults, flags = SystemSettings().flat_values(), ""
+    for name, value in system.flat_values().items():
+        if name != "reply_format" and value != defaults[name]:
+            flag = name.replace("_", "-")
+            is_switch = isinstance(value, bool)
+            flags += f" --{'' if value or not is_switch else 'no-'}{flag}"
+            flags += "" if is_switch else f" {shlex.quote(str(value))}"
+    return flags and f" \\\n {flags}"
 
 
 def format_difference(comparison: Json | None) -> str:

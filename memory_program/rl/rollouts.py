@@ -100,15 +100,19 @@ def kind_for_agent(agent: str) -> MemoryKind | None:
     return MemoryKind(agent) if agent in {kind.value for kind in MemoryKind} else None
 
 
-def sampling_program(program: MemoryProgram, temperature: float, max_tokens: int) -> MemoryProgram:
+def sampling_program(
+    program: MemoryProgram, temperature: float, max_tokens: int, *, is_expert: bool = False
+) -> MemoryProgram:
     """Copy a program so that ``run_rollout`` can seed and record the calls of its writer's agents.
 
-    A reply has at most ``max_tokens`` tokens, and no more than the model's own limit.
+    The arguments are those of ``recording_lm``.
     """
     lm = get_policy_lm(program)
     copied = program.deepcopy()
     for agent in copied.writer.agents:
-        getattr(copied.writer, agent).lm = recording_lm(lm, agent, temperature, max_tokens)
+        getattr(copied.writer, agent).lm = recording_lm(
+            lm, agent, temperature, max_tokens, is_expert=is_expert
+        )
     return copied
 
 
@@ -227,7 +231,7 @@ class Grader:
             if self._writer is not None:
                 for agent in (proposal.actor for proposal in rollout.proposals if proposal.operations):
                     space = counterfactual_space(rollout, agent, self._writer)
-                    _, score = self._answer_and_score(space, episode.questions)
+                    score = None if space is None else self._answer_and_score(space, episode.questions)[1]
                     if score is None:
                         return ScoredRollout(rollout, answers, None)
                     counterfactual[kind_for_agent(agent)] = score
@@ -260,13 +264,16 @@ def _episode_key(episode: Episode) -> tuple[str, ...]:
     return (episode.episode_id, *(question.question_id for question in episode.questions))
 
 
-def counterfactual_space(rollout: Rollout, agent: str, writer: MemoryWriter) -> MemorySpace:
+def counterfactual_space(rollout: Rollout, agent: str, writer: MemoryWriter) -> MemorySpace | None:
     """Rebuild the memory of a rollout without one agent's proposals; the others' stay the same.
 
-    No agent is called, except that the writer consolidates a memory over its budget as usual.
+    No agent is called, except that the writer consolidates a memory over its budget as usual. If that call is
+    lost, there is none.
     """
     space, session = rollout.episode.before.fork(), rollout.episode.session
     done = writer.apply_proposals(space, session, [p for p in rollout.proposals if p.actor != agent])
+    if any(failure.outcome is Outcome.ERROR for failure in done.record.failures):
+        return None
     space.ingest(session, done.record)
     return space
 

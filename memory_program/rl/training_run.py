@@ -193,6 +193,14 @@ def _load_splits_and_program(
     trajectories = config.grpo.rewards.expert_trajectories
     if trajectories is not None:
         splits = replace(splits, expert_lengths=read_expert_lengths(trajectories))
+        trained = [conversation.conversation_id for conversation in splits.train]
+        recorded = {name for name, _ in splits.expert_lengths}
+        if not recorded.intersection(trained):
+            raise ConfigError(
+                f"expert_trajectories={str(trajectories)!r} has {', '.join(sorted(recorded)[:5])}, and none "
+                f"of the conversations to train on ({', '.join(trained[:5])}): record those, with --mode "
+                "trajectories and the same --split and --conversations"
+            )
     counts = [
         f"{len(conversations)} {name} conversations ({count_examples(conversations)} examples)"
         for name, conversations in (

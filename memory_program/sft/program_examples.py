@@ -4,6 +4,7 @@ The program runs as always, on models that give the known replies, and its promp
 taught is what the program will ask.
 """
 
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -65,6 +66,7 @@ def writer_examples(program: MemoryProgram, lines: Sequence[SessionLine]) -> lis
                 "with --mode trajectories --program, or leave --program out"
             )
         taught = program.deepcopy()
+        taught.writer.memory_budget = sys.maxsize  # consolidating would call a model, and is not taught
         for agent, replies in by_agent.items():
             getattr(taught.writer, agent).lm = _known_lm(agent, replies)
         name, session = line["episode"]["conversation_id"], read_session(line["episode"]["session"])

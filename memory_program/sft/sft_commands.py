@@ -28,6 +28,7 @@ from memory_program.configs.sft_config import (
     SynthesizeConfig,
     TrajectoriesConfig,
 )
+from memory_program.core.adapter_config import ADAPTER_FOLDER
 from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.extras import name_missing_extra
@@ -43,6 +44,7 @@ from memory_program.inference.frozen_adapters import merge_frozen_adapters
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.model_names import OBSERVATIONS, model_program
+from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
@@ -84,6 +86,11 @@ def collect_trajectories(
         flag, models = config.system.replies.reply_format, {"writer": config.model}
         for line in program.choose_reply_formats(flag, models):
             say(line)
+    if program.writer.replies.format is ReplyFormat.TOOLS:
+        raise ConfigError(
+            "reply_format=tools: trajectories record the text of replies, and native calls have none; record "
+            "them with --reply-format json"
+        )
     if expert is None and config.model == ORACLE_EXPERT:
         expert = oracle_lm(list(splits.worlds.values()))
     elif expert is None and config.model == OBSERVATIONS:
@@ -237,6 +244,11 @@ def _make_lessons(
     prompts = config.program or folder / PROGRAM_FILE
     if prompts.is_file():  # trajectories of earlier versions lack it
         load_program(program, prompts)
+    if config.program is None and len({line["prompts"] for line in lines if "prompts" in line}) > 1:
+        raise ConfigError(
+            f"the trajectories in {str(folder)!r} were recorded with several sets of prompts: name a folder "
+            "with one, or train under one of them with --program"
+        )
     recorded = program.writer.replies.format
     if config.target != "reader" and flag not in (None, recorded):
         raise ConfigError(
@@ -348,8 +360,10 @@ def _copy_program(source: Path, folder: Path) -> bool:
     """
     for name in (PROGRAM_FILE, SFT_CONVERSATIONS_FILE):
         (folder / name).unlink(missing_ok=True)
-        if (source / name).is_file():
-            shutil.copy(source / name, folder / name)
+        places = [source, source.parent] if source.name == ADAPTER_FOLDER else [source]
+        found = [place / name for place in places if (place / name).is_file()]
+        if found:
+            shutil.copy(found[0], folder / name)
     return (folder / PROGRAM_FILE).is_file()
 
 

@@ -72,7 +72,7 @@ def record_trajectories(
         RecordError: a file is from another conversation, model or set of prompts.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sampled = sampling_program(program, temperature, max_tokens)
+    sampled = sampling_program(program, temperature, max_tokens, is_expert=True)
     model = model_fingerprint(get_policy_lm(program).model)
     prompts = content_hash(writer_state(program.dump_state()))
     chosen = list[Conversation]()

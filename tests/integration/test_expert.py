@@ -24,6 +24,7 @@ from memory_program.configs.sft_config import (
     SynthesizeConfig,
     TrajectoriesConfig,
 )
+from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import read_log
 from memory_program.core.errors import ConfigError, ModelError, RecordError
@@ -33,8 +34,10 @@ from memory_program.models.factory import language_model
 from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.rl.training_data import check_not_taught
+from memory_program.rl.training_run import train
 from memory_program.serving.reply_rewards import ReplyRewarder
 from memory_program.sft.exports import write_llamafactory, write_verl
+from memory_program.sft.program_examples import writer_examples
 from memory_program.sft.session_lines import session_file
 from memory_program.sft.sft_commands import (
     collect_trajectories,
@@ -398,6 +401,65 @@ def test_an_expert_behind_a_server_gets_the_settings_of_its_replies(tmp_path):
     assert calls
     assert all(body["chat_template_kwargs"] == {"enable_thinking": False} for body in calls)
     assert {body.get("max_tokens") or body["max_completion_tokens"] for body in calls} == {9000}
+
+
+def talks_file(folder: Path) -> str:
+    path = folder / "talks.json"
+    path.write_text(json.dumps(as_locomo_json([talk(name) for name in "abcd"])), encoding="utf-8")
+    return str(path)
+
+
+def test_an_expert_is_called_as_in_an_evaluation(tmp_path):
+    settings = {"dataset": talks_file(tmp_path), "output_dir": tmp_path / "out", "split": "train"}
+    with ModelServer() as server:
+        collect_trajectories(
+            TrajectoriesConfig(
+                model="openai/gpt-5-mini", api_base=server.url, reply_format="json", **settings
+            ),
+            QUIET,
+        )
+        _check, *calls = server.traffic.bodies
+    assert calls
+    assert all("json_schema" in body["response_format"] for body in calls)
+    assert not any("temperature" in body or body.get("max_completion_tokens") == 4096 for body in calls)
+
+
+def test_native_calls_cannot_be_recorded(tmp_path):
+    config = TrajectoriesConfig(
+        model="openai/test", dataset=talks_file(tmp_path), reply_format="tools", output_dir=tmp_path / "out"
+    )
+    with pytest.raises(ConfigError, match="reply_format=tools: trajectories record the text"):
+        collect_trajectories(config, QUIET, expert=dspy.LM("test/expert", engine=Expert(), cache=False))
+
+
+def test_prompts_over_the_memory_budget_are_taught_without_a_model(taught):
+    program = MemoryProgram(MemoryWriter(memory_budget=1, checks_grounding=False))
+    lines = read_trajectories(taught)
+    assert writer_examples(program, lines) == sft_examples(lines)
+
+
+def test_trajectories_of_several_prompts_are_not_taught_together(model, tmp_path):
+    record_trajectories(expert(Expert()), [talk("a"), talk("b")], tmp_path, threads=1)
+    path = session_file(tmp_path, "b")
+    lines = [json.loads(line) | {"prompts": "others"} for line in path.read_text().splitlines()]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    config = FineTuneConfig(model=f"local:{model}", trajectories=tmp_path, output_dir=tmp_path / "sft")
+    with pytest.raises(ConfigError, match="recorded with several sets of prompts"):
+        fine_tune_parts(config, QUIET)
+
+
+def test_lengths_of_other_conversations_than_those_of_the_training_are_refused(taught, tmp_path):
+    config = TrainConfig(
+        dataset=talks_file(tmp_path), split="train", reward_rule="dense",
+        expert_trajectories=other_trajectories(tmp_path), output_dir=tmp_path / "run", dry_run=True,
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="has z, and none of the conversations to train on"):
+        train(config, console=QUIET)
+
+
+def other_trajectories(folder: Path) -> Path:
+    record_trajectories(expert(Expert()), [talk("z")], folder / "others", threads=1)
+    return folder / "others"
 
 
 def strong(prompt: Prompt, seen: int) -> str:

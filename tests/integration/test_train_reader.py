@@ -302,7 +302,7 @@ def test_a_reader_is_trained_on_the_notes_of_locomo(half_taught_reader, talks, t
     assert "evaluating base (observations writes, local:" in said
     assert results["systems"]["trained"]["failures"]["all"] == 0
     assert results["systems"]["trained"]["recall"]["5"] == 1
-    assert "--systems observations" in (out / "model" / "README.md").read_text()
+    assert "--systems memory" in (out / "model" / "README.md").read_text()
 
 
 def test_the_weights_beside_a_program_answer_for_it_and_not_for_others(trained_reader, talks, tmp_path):

@@ -26,6 +26,7 @@ from memory_program.models.memoized import MemoizedEngine, memoized
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 from memory_program.optimization.call_journal import ReplyCache
 from memory_program.optimization.reply_cache import CachedEngine
+from memory_program.rl.answer_rollouts import AnswerRollout, answer_lines, group_answers
 from memory_program.rl.episodes import Episode
 from memory_program.rl.rewards import RewardRule, RolloutScore, build_answer_metric
 from memory_program.rl.rollouts import (
@@ -394,3 +395,40 @@ def test_a_reply_respects_the_limit_of_the_model(limit, wanted, given):
     made.writer.set_lm(dspy.LM("test/writer", engine=engine, max_tokens=limit, cache=False, num_retries=0))
     run_rollout(sampling_program(made, 1.0, wanted), episode(), "seed", 0)
     assert {request.config.max_tokens for request in engine.requests} == {given}
+
+
+def test_a_lost_consolidation_of_a_counterfactual_drops_the_rollout():
+    rollout = rolled(episodic=[create("Mara moved to Oslo.")], semantic=[create("Tom has a dog.")])
+    writer = MemoryWriter(memory_budget=1, checks_grounding=False)
+    writer.set_lm(dspy.LM("test/down", engine=Down(), cache=False, num_retries=0))
+    reader = ScriptedEngine({"Where did": [fields(answer="Oslo")], "What did": [fields(answer="a dog")]})
+    made = Grader(
+        program(Seeded(), reader).reader,
+        build_answer_metric("f1"),
+        RewardRule("leave-one-out"),
+        threads=1,
+        writer=writer,
+    )
+    (graded,) = made.grade([rollout])
+    assert graded.score is None
+
+
+class Down:
+    """An engine of a server that is gone."""
+
+    def __deepcopy__(self, memo: object) -> "Down":
+        return self
+
+    def complete(self, request: lm15.Request) -> lm15.Response:
+        raise lm15.ServerError("down")
+
+
+def test_an_answer_of_a_dropped_group_is_recorded_with_its_whole_reward():
+    asked = [
+        AnswerRollout(question, number, Answer("x"), (), score)
+        for question, scores in zip(QUESTIONS, ([1.0, 0.0], [1.0, 1.0]), strict=True)
+        for number, score in enumerate(scores)
+    ]
+    groups = [group_answers(asked[n : n + 2], format_weight=0.1, scale_rewards=True) for n in (0, 2)]
+    rewards = [line["reward"] for line in answer_lines(asked, groups, 1)]
+    assert rewards == pytest.approx([1.1, 0.1, 1.1, 1.1])

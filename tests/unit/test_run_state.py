@@ -136,3 +136,12 @@ def test_a_checkpoint_that_a_kill_between_two_renames_took_away_is_found(tmp_pat
     checkpoint = tmp_path / "checkpoints" / "000010"
     checkpoint.rename(checkpoint.with_name("000010.before.draft"))
     assert RunState(tmp_path, {}).resume(weights).step == 10
+
+
+def test_paid_calls_after_the_checkpoint_are_known_after_a_second_kill(tmp_path: Path):
+    weights, state = Weights(), RunState(tmp_path, {})
+    state.save(weights, state.resume(weights))
+    state.log({"kind": "step", "step": 1, "api_calls": 500, "api_cost_usd": 5.0})
+    for _ in range(2):  # killed each time before anything is logged
+        progress = RunState(tmp_path, {}).resume(weights)
+        assert (progress.api_calls, progress.api_cost_usd) == (500, 5.0)

@@ -331,4 +331,10 @@ def test_the_model_card_has_origin_scores_and_a_command():
     assert "60 steps, 9,000\n  samples, full tuning, learning rate 0.0003" in card
     assert "0.300 before training, 0.500 after 40 steps" in card
     assert card.count("+0.120 (+0.100..+0.200, p 0.008, n 90)") == 2  # validation and test
-    assert "--writer-model local:. --reader-model pocket" in card
+    assert "--writer-model local:. --reader-model pocket\n```" in card
+    settings = {"writer_mode": "generalist", "with_verbatim_turns": True, "grounding_check": False}
+    thinks_not = {**settings, "chat_template_kwargs": '{"enable_thinking": false}'}
+    card = model_card(TrainConfig(tuning="full", learning_rate=3e-4, **thinks_not), results)
+    for flag in ("--writer-mode generalist", "--with-verbatim-turns", "--no-grounding-check"):
+        assert flag in card
+    assert """--chat-template-kwargs '{"enable_thinking": false}'""" in card

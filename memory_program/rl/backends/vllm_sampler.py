@@ -7,6 +7,7 @@ nothing is tokenized twice.
 """
 
 import hashlib
+import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from memory_program.inference.batcher import Continuation, Ending, GenerationReq
 from memory_program.models.rate_limit import RetryPolicy
 from memory_program.models.server_errors import provider_error, read_error
 
+_logger = logging.getLogger(__name__)
 _TIMEOUT = httpx.Timeout(600.0, connect=10.0, pool=None)  # a call may wait for its turn on the server
 _CHECKED_EVERY_TOKENS = 32  # as the engine of this process looks for loops
 _LOOP = {"min_pattern_size": 25, "max_pattern_size": 50, "min_count": 4}
@@ -205,11 +207,15 @@ class VllmSampler:
             self._withdraw(before)
 
     def close(self) -> None:
-        """Withdraw the adapter, and close the connections."""
-        if self._adapter is not None:
-            self._withdraw(self._adapter)
+        """Withdraw the adapter, and close the connections. A server that is gone has no adapter any more."""
+        try:
+            if self._adapter is not None:
+                self._withdraw(self._adapter)
+        except ModelError as error:
+            _logger.warning("%s", error)
+        finally:
             self._adapter = None
-        self._client.close()
+            self._client.close()
 
     def _withdraw(self, adapter: _Adapter) -> None:
         problem = self._ask("unload_lora_adapter", adapter.name)
