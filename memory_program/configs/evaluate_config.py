@@ -374,6 +374,11 @@ class EvaluateConfig(Settings, init=False):
             raise ConfigError(
                 f"rubrics={self.rubrics!r}: --dataset beam has a rubric for each question: leave it out"
             )
+        if self.judge_program is not None and self.source.dataset in EVALUATION_ONLY:
+            raise ConfigError(
+                f"judge_program={str(self.judge_program)!r}: no judge is optimised for --dataset "
+                f"{self.source.dataset}: leave it out"
+            )
         if self.judge is None and self.mode is Mode.FULL and self.judge_program is not None:
             raise ConfigError(
                 f"judge_program={str(self.judge_program)!r} needs a model that judges: name one with "

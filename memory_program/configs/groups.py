@@ -121,6 +121,13 @@ EVALUATION_ONLY = (DatasetName.PERSONAMEM, DatasetName.BEAM, DatasetName.MEMORYA
 class DataSettings(SettingsGroup):
     """The conversations to work on."""
 
+    only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+        "data": ("dataset", ("locomo", "longmemeval", "perltqa", *EVALUATION_ONLY)),
+        "allow_modified": ("dataset", ("locomo",)),
+        "audited": ("dataset", ("locomo",)),
+        "num_worlds": ("dataset", ("world",)),
+    }
+
     dataset: str = DatasetName.SAMPLE.value
     """"sample" (a few generated conversations that come with the program), "world" (any number, generated
     from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple choice),
@@ -145,13 +152,7 @@ class DataSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check_dataset_has_setting(self) -> Self:
-        datasets = {
-            "data": ("locomo", "longmemeval", "perltqa", *EVALUATION_ONLY),
-            "allow_modified": ("locomo",),
-            "audited": ("locomo",),
-            "num_worlds": ("world",),
-        }
-        for name, allowed in datasets.items():
+        for name, (_, allowed) in self.only_with.items():
             is_set = getattr(self, name) != type(self).model_fields[name].default
             if is_set and self.dataset not in allowed:
                 raise ConfigError(

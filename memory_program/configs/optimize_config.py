@@ -191,6 +191,11 @@ class OptimizeConfig(Settings, init=False):
     def _check_judge_target(self) -> Self:
         if self.target is not Target.JUDGE:
             return self
+        if self.grading.judge_model not in (None, self.model):
+            raise ConfigError(
+                f"judge_model={self.grading.judge_model!r}: --target judge improves the prompts of --model, "
+                "so name the judge with --model, and leave --judge-model out"
+            )
         if is_bundled(self.model):
             raise ConfigError(
                 f"target={self.target.value!r} needs a model that judges, which {self.model!r} cannot: name "
@@ -207,6 +212,11 @@ class OptimizeConfig(Settings, init=False):
     @model_validator(mode="after")
     def _check_proposer(self) -> Self:
         if self.target is Target.RETRIEVAL:
+            if self.rounds > 1:
+                raise ConfigError(
+                    f"rounds={self.rounds} is for targets with prompts: --target retrieval is one search, "
+                    "whose length --trials sets"
+                )
             return self._check_has_judge()
         if self.optimizer.needs_instructions and not self.proposes_instructions:
             raise ConfigError(

@@ -17,6 +17,9 @@ EMBEDDINGS_FILE = "embeddings.sqlite"
 SFT_CONVERSATIONS_FILE = "sft_conversations.json"
 """Lies beside the weights of a fine-tuned model and lists the conversations that taught it."""
 
+LOCK_FILE = ".lock"
+"""The file that a process locks while it works in a run's folder."""
+
 BATCHES_FILE = "batches.jsonl"
 """The batches that a run has submitted: ids and hashes, no text."""
 
@@ -33,7 +36,7 @@ def lock_run_folder(folder: Path, flag: str = "output_dir") -> Generator[None]:
         ConfigError: the folder cannot be written.
         RunInUseError: another process works in it.
     """
-    named, lock = flag.replace("_", "-"), FileLock(folder / ".lock", timeout=0)
+    named, lock = flag.replace("_", "-"), FileLock(folder / LOCK_FILE, timeout=0)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire()

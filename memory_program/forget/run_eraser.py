@@ -16,6 +16,7 @@ from memory_program.core.json_files import write_json
 from memory_program.core.run_folder import (
     CONFIG_FILE,
     EMBEDDINGS_FILE,
+    LOCK_FILE,
     SFT_CONVERSATIONS_FILE,
     lock_run_folder,
 )
@@ -81,7 +82,8 @@ def forget_conversation(
     conversation, done = namespace_conversation_id(namespace), ForgetReport()
     folders = [Path(os.path.abspath(folder)) for folder in folders]  # "." has no parent
     with ExitStack() as stack:
-        for folder in folders:
+        runs_inside = {path.parent for folder in folders for path in folder.rglob(LOCK_FILE)}
+        for folder in sorted({*folders, *runs_inside}):  # each run has a lock of its own
             stack.enter_context(lock_run_folder(folder))
         urls_by_folder = {folder: run_database_urls(folder, db) for folder in folders}
         without_banks = [folder for folder, urls in urls_by_folder.items() if not urls]

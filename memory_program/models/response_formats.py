@@ -183,7 +183,7 @@ RESPONSE_FORMATS = ResponseFormats()
 
 
 def _endpoint(lm: dspy.LM) -> object:
-    return lm if isinstance(lm.engine, str) else lm.engine
+    return lm if isinstance(lm.engine, str) else getattr(lm.engine, "endpoint", lm.engine)
 
 
 def _without_limits(value: Any) -> Any:  # noqa: ANN401  # JSON

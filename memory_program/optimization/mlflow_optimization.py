@@ -60,6 +60,7 @@ class OptimizationPublisher(RunTracker):
             TrackingError: MLflow fails; the files are written.
         """
         folder = self._config.output_dir
+        self._remove_earlier_results()
         write_json(folder / RESULTS, results)
         files = [folder / RESULTS, self._config.output_file]
         if has_matplotlib():
@@ -120,6 +121,7 @@ class OptimizationPublisher(RunTracker):
             TrackingError: MLflow fails; the file is written.
         """
         folder = self._config.output_dir
+        self._remove_earlier_results()
         write_json(folder / RESULTS, results)
         found: Json = results["retrieval"]
         # a limit may have ended the run before the comparison
@@ -143,6 +145,13 @@ class OptimizationPublisher(RunTracker):
         )
         digest = content_hash(results["settings"], results["dataset"], results["retrieval"])
         self.finish(digest, described, children=trials)
+
+    def _remove_earlier_results(self) -> None:
+        """Remove the results of an earlier run with other settings; those of this one are written anew."""
+        folder = self._config.output_dir
+        results = [*(folder / "candidates").glob("*-*-*.json"), *folder.glob("[0-9]*-*.diff")]
+        for path in (*results, folder / "best_so_far.png"):
+            path.unlink(missing_ok=True)
 
     def _child(self, place: int, target: str, candidate: Json) -> TrackedRun:
         path = self._config.output_dir / "candidates" / f"{place}-{target}-{candidate['number']}.json"

@@ -59,6 +59,11 @@ class CachedEngine:
         ]
         return replace(response, message=replace(response.message, parts=tuple(parts)))
 
+    @property
+    def endpoint(self) -> Engine:
+        """The engine that all samples of the model share: its response formats are remembered by it."""
+        return self.engine
+
     def __copy__(self) -> "CachedEngine":
         return self
 

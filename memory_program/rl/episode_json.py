@@ -54,7 +54,7 @@ def episode_from_json(document: Json) -> Episode:
         space = MemorySpace(name)
         space.bank = MemoryBank.replay(name, map(operation_from_json, document["operations"]))
         questions = tuple(question_from_json(name, asked) for asked in document["questions"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         problem = f"{error} is missing" if isinstance(error, KeyError) else str(error)
         raise RecordError(f"not an episode: {problem:.300}; write it with episode_to_json") from error
     if not questions:

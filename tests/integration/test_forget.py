@@ -36,11 +36,13 @@ from memory_program.bank.record_json import session_to_json
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.core.errors import ConfigError, StoreError
+from memory_program.core.errors import ConfigError, RunInUseError, StoreError
 from memory_program.core.mlflow_address import tracking_location
+from memory_program.core.run_folder import lock_run_folder
 from memory_program.forget.__main__ import main as forget_command
 from memory_program.forget.mlflow_eraser import MlflowDeletion
 from memory_program.forget.quote_matcher import QuoteMatcher
+from memory_program.forget.run_eraser import forget_conversation
 from memory_program.forget.run_folders import tracking_locations
 from memory_program.rl.rollout_files import read_rollouts, write_rollouts
 from memory_program.tracking import EXPERIMENT
@@ -904,3 +906,18 @@ def test_a_conversation_is_erased_from_everything_that_a_run_leaves(run, capsys)
     still = {path.name for path in files_with(place, kept)}
     assert {"banks.sqlite", "answers.jsonl", "mlflow.db", spans} <= still
     assert forget(folder, "codes-1") == 2
+
+
+def test_a_run_below_the_folder_that_is_at_work_is_not_touched(tmp_path: Path):
+    run = tmp_path / "runs/evaluate"
+    with lock_run_folder(run):
+        journal = run / "memory" / "answers.jsonl"
+        journal.parent.mkdir()
+        journal.write_text(f'{{"said": "{SECRET}"}}\n')
+        with BankStore(f"sqlite:///{run / 'banks.sqlite'}") as store:
+            space = store.load("0123456789ab/alice")
+            space.bank.create([Draft(SECRET, MemoryKind.SEMANTIC)], Provenance("test"))
+            store.save(space)
+        with pytest.raises(RunInUseError, match="another process is working in"):
+            forget_conversation("alice", [tmp_path / "runs"])
+        assert SECRET in journal.read_text()

@@ -1,6 +1,7 @@
 """The proxy door, driven by the ``openai`` client: memories in, exchanges remembered, the rest untouched."""
 
 import asyncio
+import json
 import re
 import time
 from contextlib import AsyncExitStack, contextmanager, suppress
@@ -262,6 +263,35 @@ def test_what_a_client_heard_before_it_left_is_remembered(tmp_path, model):
         assert len(waiting(service)[1]) < 300
 
 
+def test_an_error_with_a_good_status_is_not_remembered(tmp_path, model):
+    with proxied(tmp_path, model, [(200, {"error": {"message": "busy"}}), said("Pip.")]) as (
+        client,
+        _,
+        service,
+    ):
+        body = {"messages": [{"role": "user", "content": PIP}]}
+        for _ in range(2):  # as a client that repeats it
+            assert httpx.post(f"{client.base_url}chat/completions", json=body).status_code == 200
+        assert waiting(service) == [f"User: {PIP}", "Assistant: Pip."]
+
+
+def test_requests_that_differ_in_their_tool_calls_are_remembered_each(tmp_path, model):
+    with proxied(tmp_path, model, [said("On Friday."), said("On Monday.")]) as (client, _, service):
+        for day in ("Friday", "Monday"):
+            call = {**CALL, "function": {"name": "look", "arguments": json.dumps({"day": day})}}
+            asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+            complete(client, "Book it.", asked, {"role": "tool", "tool_call_id": "call_1", "content": "ok"})
+        assert waiting(service) == ["Assistant: On Friday.", "Assistant: On Monday."]
+
+
+def test_an_empty_namespace_is_refused(tmp_path, model):
+    with proxied(tmp_path, model, []) as (client, _, service):
+        with pytest.raises(openai.APIStatusError) as raised:
+            complete(client, PIP, extra_headers={"X-Memory-Namespace": ""})
+        assert raised.value.status_code == 422
+        assert waiting(service) == []
+
+
 def test_more_streams_than_a_hundred_are_open_at_once(tmp_path, model):
     replies = [said("a" * 20)] * 101
     body = {"model": "m", "stream": True, "messages": [{"role": "user", "content": "Hi."}]}
@@ -283,9 +313,16 @@ def test_more_streams_than_a_hundred_are_open_at_once(tmp_path, model):
     ("pieces", "lines"),
     [
         ([*streamed(said("Your code is 4711."))[:-2], None], []),
+        (
+            [
+                *streamed(said("Your code"))[:-2],
+                b'\n\ndata: {"error": {"message": "no"}}\n\ndata: [DONE]\n\n',
+            ],
+            [],
+        ),
         ([b"".join(streamed(said(None, tool_calls=[CALL]))).rstrip()], ["User: Hi."]),
     ],
-    ids=["broken", "without its last newline"],
+    ids=["broken", "ended by an error", "without its last newline"],
 )
 def test_a_stream_is_remembered_once_it_is_whole(tmp_path, model, pieces, lines):
     """A client repeats what broke off, and then the whole reply counts."""

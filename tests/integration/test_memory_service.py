@@ -9,24 +9,26 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import dspy
 import pytest
 from dspy.clients import base_lm
 
+from locomo.types import Session
 from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.store import BankStore
-from memory_program.bank.turn_buffer import RequestKey, SessionRule, TurnBuffer
+from memory_program.bank.turn_buffer import RequestKey, SessionRule, SpokenTurn, TurnBuffer
 from memory_program.core.errors import (
     BufferFullError,
     MemoryOperationError,
     RepeatedKeyError,
     UnknownMemoryError,
 )
-from memory_program.serving.service.memory_service import MemoryService
+from memory_program.serving.service.memory_service import BankChange, MemoryService
+from memory_program.serving.service.session_writer import SessionWriter, WriterPace
 from tests.conftest import CHECKOUT
 from tests.conversations import session
 from tests.databases import DATABASES, empty_database
@@ -522,3 +524,55 @@ def test_dspy_holds_nothing_of_an_erased_namespace(tmp_path, model):
     service.stop()
     histories = [history for part in made.predictors() for history in (part.history, part.lm.history)]
     assert "xyzzyplugh" not in str([base_lm.GLOBAL_HISTORY, dspy.settings.trace, *histories])
+
+
+@pytest.mark.parametrize("change", ["forget", "correct", "undo"])
+def test_a_change_that_is_repeated_while_it_is_at_work_is_made_once(tmp_path, change):
+    service = MemoryService(f"sqlite:///{tmp_path / 'b.sqlite'}", program("http://127.0.0.1:9/v1"))
+    space = service.space("mara").fork()
+    for number in range(2):
+        space.bank.create(
+            [Draft(f"Mara has {number} dogs.", MemoryKind.SEMANTIC)], Provenance("user", f"r{number}")
+        )
+    service.store.save(space)
+    changes = {
+        "forget": lambda key: service.forget("mara", ["m1"], request=key),
+        "correct": lambda key: service.correct("mara", "m1", "Mara has a cat.", request=key),
+        "undo": lambda key: service.undo("mara", request=key),
+    }
+    both = threading.Barrier(2)
+
+    def make() -> BankChange:
+        both.wait()
+        return changes[change](RequestKey("key", "digest"))
+
+    with ThreadPoolExecutor(2) as pool:
+        done = [future.result() for future in [pool.submit(make) for _ in range(2)]]
+    assert sorted(one.is_repeated for one in done) == [False, True]
+    assert len({one.version for one in done}) == 1
+
+
+def test_the_tries_of_a_session_that_another_server_wrote_do_not_count_for_the_next(tmp_path):
+    with BankStore(f"sqlite:///{tmp_path / 'b.sqlite'}") as store:
+        buffer, asked = TurnBuffer(store.database, SessionRule()), list[tuple[str, bool]]()
+        is_done = threading.Event()
+
+        def add(text: str) -> None:
+            buffer.add("mara", [SpokenTurn("Mara", text, "user", datetime.now(UTC))], ends=True)
+
+        def write(namespace: str, session: Session, *, may_lose_calls: bool) -> list[str]:
+            asked.append((session.turns[0].text, may_lose_calls))
+            if len(asked) == 9:  # the other server writes it
+                with store.database.writing() as connection:
+                    buffer.remove(connection, namespace, session.number)
+                add("second")
+            is_done.set() if len(asked) == 11 else None
+            return ["episodic: error"]
+
+        pace = WriterPace(threads=1, tick_s=0.01, first_wait_s=0.01, longest_wait_s=0.01, lease_s=1)
+        writer = SessionWriter(buffer, write, lambda: True, pace)
+        add("first")
+        writer.start()
+        assert is_done.wait(20)
+        writer.stop(5)
+    assert asked[8:11] == [("first", False), ("second", False), ("second", False)]

@@ -116,6 +116,14 @@ def test_a_ranking_on_the_command_line_drops_what_belongs_to_the_ranking_of_the_
         )
 
 
+def test_a_dataset_on_the_command_line_drops_what_belongs_to_that_of_the_file(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text("dataset: world\nnum_worlds: 5\nseed: 3\n")
+    assert parse_flags(EvaluateConfig, ["--config", str(path), "--dataset", "sample"]) == EvaluateConfig(
+        seed=3
+    )
+
+
 def test_a_tilde_that_no_shell_resolved_is_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "run.yaml").write_text("data: ~/locomo10.json\ndataset: locomo\nmodel: openai/m\n", "utf-8")

@@ -386,3 +386,11 @@ def test_no_key_is_stored(
     model(counting, calls)("A?")
     calls.close()
     assert "sk-secret" not in (tmp_path / "calls.jsonl").read_text()
+
+
+def test_samples_of_a_model_share_what_is_known_of_its_response_formats(tmp_path: Path) -> None:
+    engine = RateLimitedEngine(Counting(), AdaptiveLimiter(1), RetryPolicy(0, 0.01))
+    lm = dspy.LM("test/endpoint", engine=engine, cache=False, num_retries=0, temperature=0.0)
+    cached = with_reply_cache(lm, ReplyCache(tmp_path / "calls.jsonl"))
+    assert cached.copy(rollout_id=1).engine is not cached.engine
+    assert cached.copy(rollout_id=1).engine.endpoint is cached.engine.endpoint is engine

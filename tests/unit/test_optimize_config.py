@@ -61,6 +61,8 @@ def test_flags_become_a_config() -> None:
         ({"optimizer": "mipro", "model": "pocket-base"}, "which 'pocket-base' cannot: name one"),
         ({"max_demos": 0}, "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4"),
         ({"optimizer": "bootstrap", "model": "openai/m", "max_demos": 0}, "leaves nothing to propose"),
+        ({"target": "judge", "model": "openai/m", "judge_model": "openai/j"}, "so name the judge with"),
+        ({"target": "retrieval", "model": "openai/m", "rounds": 3}, "is one search, whose length --trials"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_refused_with_a_remedy(settings: dict[str, Any], message: str) -> None:

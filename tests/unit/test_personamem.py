@@ -93,6 +93,8 @@ def test_no_judge_is_asked():
         EvaluateConfig(dataset="personamem", model="openai/m", mode="judge")
     with pytest.raises(ConfigError, match="leave --judge-model out"):
         EvaluateConfig(dataset="personamem", model="openai/m", judge_model="openai/j")
+    with pytest.raises(ConfigError, match="no judge is optimised for --dataset personamem"):
+        EvaluateConfig(dataset="personamem", model="openai/m", judge_program="j.json")
 
 
 def test_choices_are_scored_without_a_judge_and_signed_as_accuracy(tmp_path):

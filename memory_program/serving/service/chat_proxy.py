@@ -106,14 +106,15 @@ class ChatProxy:
             user = body.get("user")
             query = next((m.text for m in reversed(messages) if m.role == "user" and m.text), "")
             try:
-                asked = header_namespace(request.headers) or (
-                    user if isinstance(user, str) and user else None
-                )
+                asked = header_namespace(request.headers)
+                if asked is None and isinstance(user, str) and user:
+                    asked = user
                 namespace = principal.choose_namespace(asked, self._default_namespace)
                 shown = await run_in_threadpool(self._service.context, namespace, query[:MOST_CONTENT_CHARS])
             except MemoryProgramError as error:
                 return _openai_error(error_status(error), str(error), "memory_error")
-            exchange = _Exchange(namespace, messages, is_kept=principal.access == "write")
+            is_kept = principal.access == "write"
+            exchange = _Exchange(namespace, messages, body["messages"], is_kept=is_kept)
             told = format_memory_message(shown)
             if told:
                 body["messages"] = add_to_system(body["messages"], told)
@@ -135,21 +136,26 @@ class ChatProxy:
             return _upstream_failure(error)
         if exchange is not None and answer.is_success:
             exchange.read_whole(content)
-            await self._remember(exchange)
+            if not exchange.has_failed:
+                await self._remember(exchange)
         return Response(content, answer.status_code, _passed_on(answer.headers))
 
     async def _stream(self, answer: httpx.Response, exchange: "_Exchange | None") -> AsyncIterator[bytes]:
-        is_kept = exchange is None
+        is_kept, is_heard = exchange is None, False
         try:
             async for chunk in answer.aiter_bytes():
-                if exchange is not None and exchange.read_events(chunk) and not is_kept:
+                is_end = exchange is not None and exchange.read_events(chunk)
+                if exchange is not None and not is_kept and (is_end or exchange.has_failed):
                     is_kept = True
-                    await self._remember(exchange)  # before the client hears that the reply is complete
+                    if not exchange.has_failed:  # else the client asks again, and the whole reply counts
+                        await self._remember(exchange)  # before the client hears that the reply is complete
                 yield chunk
+                is_heard = True
             if exchange is not None and not is_kept:
                 is_kept = True
                 exchange.read_events(b"\n")  # the last line may have no end
-                await self._remember(exchange)
+                if not exchange.has_failed:
+                    await self._remember(exchange)
         except httpx.HTTPError as error:
             is_kept = True  # of a fragment nothing: the client asks again, and the whole reply counts
             _logger.warning(json.dumps({"event": "upstream", "error": type(error).__name__}))
@@ -157,7 +163,7 @@ class ChatProxy:
         finally:
             with anyio.CancelScope(shield=True):
                 await answer.aclose()
-                if exchange is not None and not is_kept and exchange.reply:  # the client went away
+                if exchange is not None and not is_kept and exchange.reply and is_heard:  # the client left
                     await self._remember(exchange)
 
     async def _remember(self, exchange: "_Exchange") -> None:
@@ -188,13 +194,14 @@ class ChatProxy:
 class _Exchange:
     """The new messages of a request and the reply to them, as it comes."""
 
-    def __init__(self, namespace: str, messages: list[ChatMessage], *, is_kept: bool) -> None:
+    def __init__(self, namespace: str, messages: list[ChatMessage], given: object, *, is_kept: bool) -> None:
         self.namespace, self.is_kept, self.reply = namespace, is_kept, ""
+        self.has_failed = False  # the upstream told an error
         last = max((n for n, message in enumerate(messages) if message.role == "assistant"), default=-1)
         self._new = [m for m in messages[last + 1 :] if m.role == "user" and m.text]
         self._began = datetime.now(UTC)
         self._line = b""
-        content = json.dumps([message.model_dump(mode="json") for message in messages])
+        content = json.dumps(given)  # as the messages came, tool calls included
         digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
         self.key = RequestKey(f"proxy:{digest}", digest, _SAME_EXCHANGE_S)
 
@@ -212,7 +219,9 @@ class _Exchange:
     def read_whole(self, content: bytes) -> None:
         """Read a reply that was not streamed."""
         with suppress(*_UNREADABLE):
-            text = json.loads(content)["choices"][0]["message"]["content"]
+            body = json.loads(content)
+            self.has_failed = bool(body.get("error"))
+            text = body["choices"][0]["message"]["content"]
             self.reply = text if isinstance(text, str) else ""
 
     def read_events(self, chunk: bytes) -> bool:
@@ -223,7 +232,9 @@ class _Exchange:
             event = line.strip().removeprefix(b"data:").strip()
             is_end = is_end or event == b"[DONE]"
             with suppress(*_UNREADABLE):
-                choice = json.loads(event)["choices"][0]
+                body = json.loads(event)
+                self.has_failed = self.has_failed or bool(body.get("error"))
+                choice = body["choices"][0]
                 text = choice["delta"].get("content")
                 if choice.get("index", 0) == 0 and isinstance(text, str):
                     self.reply += text

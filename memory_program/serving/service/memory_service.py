@@ -30,7 +30,7 @@ from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import AddedTurns, RequestKey, SessionRule, SpokenTurn, TurnBuffer
-from memory_program.core.errors import ConflictError, MemoryOperationError, ModelError
+from memory_program.core.errors import ConflictError, MemoryOperationError, ModelError, RepeatedKeyError
 from memory_program.models.factory import check_model
 from memory_program.serving.service.session_writer import SessionWriter, WriterPace
 from memory_program.serving.service.unwritten_context import UnwrittenContext
@@ -439,15 +439,24 @@ class MemoryService:
     ) -> BankChange:
         """Make a change, again if another writer was first; a request that was answered changes nothing."""
         for attempt in range(_TRIES):
-            if request is not None and (known := self.buffer.response(namespace, request)) is not None:
-                return BankChange(known["version"], tuple(json.loads(known["operations"])), is_repeated=True)
             with self._locks.setdefault(namespace, threading.Lock()):
                 try:
-                    return commit()
+                    return self._find_answer(namespace, request) or commit()
                 except ConflictError:
                     if attempt == _TRIES - 1:
                         raise
+                except (MemoryOperationError, RepeatedKeyError):  # another server may have answered it
+                    if (known := self._find_answer(namespace, request)) is not None:
+                        return known
+                    raise
         raise AssertionError("the last attempt returns or raises")
+
+    def _find_answer(self, namespace: str, request: RequestKey | None) -> BankChange | None:
+        """Return the change of a request that was answered before; None if there is none."""
+        known = None if request is None else self.buffer.response(namespace, request)
+        if known is None:
+            return None
+        return BankChange(known["version"], tuple(json.loads(known["operations"])), is_repeated=True)
 
     def _recorder(
         self, namespace: str, request: RequestKey | None, done: BankChange

@@ -12,8 +12,10 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends, FastAPI, Header, Path, Query, Request
 from fastapi.concurrency import run_in_threadpool
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
@@ -66,9 +68,6 @@ from memory_program.serving.wire import (
     SourceList,
     UndoRequest,
 )
-
-PARAMETERS = {"as_of", "cursor", "kind", "limit", "namespace", "offset", "query", "timeout_s", "wait"}
-"""The parameters of all routes. Another one may be a misspelt namespace, and mean the default one."""
 
 _T = TypeVar("_T")
 _CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
@@ -217,12 +216,18 @@ Key = Annotated[Callable[[BaseModel], RequestKey | None], Depends(_request_key)]
 """Makes the key of a request from its header and its body; None without the header."""
 
 
+def _list_parameters(dependant: Dependant) -> set[str]:
+    """List the parameters of a route and of what it depends on."""
+    own = {parameter.alias for parameter in dependant.query_params}
+    return own.union(*map(_list_parameters, dependant.dependencies))
+
+
 async def _parts(request: Request) -> ServerParts:
-    unknown = sorted(set(request.query_params) - PARAMETERS)
-    if unknown:
-        raise ConfigError(
-            f"unknown parameter {unknown[0]!r:.80}: choose from {', '.join(sorted(PARAMETERS))}"
-        )
+    route: APIRoute = request.scope["route"]
+    known = _list_parameters(route.dependant) | {"namespace"}  # which clients send with every request
+    unknown = sorted(set(request.query_params) - known)
+    if unknown:  # it may be a misspelt namespace, and mean the default one
+        raise ConfigError(f"unknown parameter {unknown[0]!r:.80}: choose from {', '.join(sorted(known))}")
     return request.app.state.parts
 
 

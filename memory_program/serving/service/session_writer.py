@@ -70,6 +70,7 @@ class SessionWriter:
         self._tries: dict[str, int] = {}
         self._answered_tries: dict[str, int] = {}  # those while other calls succeeded
         self._not_before: dict[str, float] = {}
+        self._counted: dict[str, str] = {}  # the session whose tries are counted, by its fingerprint
         self._is_woken = self._is_stopping = False
         self._pool = ThreadPoolExecutor(pace.threads, thread_name_prefix="session-writer")
         self._thread = threading.Thread(target=self._run, name="session-scheduler", daemon=True)
@@ -151,12 +152,17 @@ class SessionWriter:
             return
         while (session := self._buffer.session(namespace, number)) is not None:
             begun = time.monotonic()
+            if self._counted.get(namespace) != session.fingerprint:  # others wrote or erased the one before
+                self._counted[namespace] = session.fingerprint
+                self._tries.pop(namespace, None)
+                self._answered_tries.pop(namespace, None)
             # tries during an outage do not count: nothing says that this session cannot be written
             tries = self._answered_tries.get(namespace, 0) + 1
             is_last = tries >= self._pace.most_tries and self._answers()
             try:
                 failed = self._write(namespace, session, may_lose_calls=is_last)
             except AlreadyWrittenError:
+                self._not_before.pop(namespace, None)
                 return
             except ConflictError:
                 continue
