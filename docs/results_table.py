@@ -43,6 +43,7 @@ ROWS: tuple[Row, ...] = (
     ("smollm2-135m-sft", "rag", "SmolLM2", "SFT", "rag"),
     ("smollm2-135m-sft", "observations", "SmolLM2", "SFT", "observations"),
     ("smollm2-135m-sft-notes", "memory", "SmolLM2", "SFT", "notes"),
+    ("smollm2-135m-sft-notes1", "memory", "SmolLM2", "SFT, seed 1", "notes"),
     ("smollm2-135m-sft-answerable", "memory", "SmolLM2", "SFT, answerable", "notes"),
     ("smollm2-135m-grpo", "rag", "SmolLM2", "SFT + GRPO", "rag"),
     ("smollm2-135m-grpo", "observations", "SmolLM2", "SFT + GRPO", "observations"),
