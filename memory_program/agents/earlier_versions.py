@@ -8,7 +8,6 @@ from datetime import date
 from locomo.types import without_day
 from memory_program.agents.memory_lines import format_ended
 from memory_program.bank.bank import MemoryBank
-from memory_program.bank.budget import BUDGET_ACTOR
 from memory_program.bank.dates.date_span import DateSpan
 from memory_program.bank.dates.phrases import WEEKDAY_NAME
 from memory_program.bank.dates.resolve import find_dates
@@ -78,13 +77,7 @@ def find_earlier_versions(space: MemorySpace, question: str) -> EarlierVersions 
         for name, validity in times.memories.items()
         if validity.valid_to is not None and held(validity)
     }
-    dropped = {
-        name
-        for operation in space.bank.operations()
-        if operation.provenance.actor == BUDGET_ACTOR and not operation.created
-        for name in operation.superseded
-    }
-    ended = {name: day for name, day in past.items() if name not in dropped}
+    ended = {name: day for name, day in past.items() if name not in times.dropped}
     core_ended: dict[str, date] = {}
     current = set(space.bank.core.splitlines())
     for text, validity in times.cores:

@@ -68,7 +68,7 @@ _EMPTY_WORDS = frozenset(
 _FIGURE = re.compile(r"\d+")
 _DATE_FIGURE = re.compile(r"\d+(?:st|nd|rd|th)?")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
-_LATIN = regex.compile(r"\p{Latin}")
+_LATIN = regex.compile(r"\p{Latin}+")
 _PLACEHOLDER = re.compile(r"[^\w<]*<[^<>]+>\W*")
 _COPIED = {re.sub(r"\W+", " ", text).strip().lower() for text in PLACEHOLDERS.values() if " " in text}
 
@@ -98,12 +98,12 @@ def is_grounded(text: str, session: Session, replaced: Iterable[str] = ()) -> bo
     """
     said = _session_content(session)
     sources = tuple(replaced)
-    if _is_unspaced(text):
+    if _is_mostly(_UNSPACED, text):
         known_pairs = said.pairs.union(*map(_pairs, sources))
         said_here = _pairs(text)
         pairs = {pair for pair in said_here if len(pair) > 1} or said_here
         return not known_pairs or bool(pairs & known_pairs)
-    if said.is_unspaced or (said.all_stems and _is_latin(text) != said.is_latin):
+    if said.is_unspaced or (said.all_stems and _is_mostly(_LATIN, text) != said.is_latin):
         return True
     words, known = _content_stems(text) - said.names, said.stems.union(*map(_content_stems, sources))
     if not words:  # "Tom gets up at 5:45"
@@ -133,8 +133,8 @@ def _session_content(session: Session) -> _SessionContent:
         frozenset(_FIGURE.findall(said)),
         names,
         frozenset(_pairs(said)),
-        _is_unspaced(said),
-        _is_latin(said),
+        _is_mostly(_UNSPACED, said),
+        _is_mostly(_LATIN, said),
     )
 
 
@@ -142,12 +142,8 @@ def _content_stems(text: str) -> set[str]:
     return {stem for stem in tokenize(text) if stem not in _EMPTY_WORDS and not _DATE_FIGURE.fullmatch(stem)}
 
 
-def _is_unspaced(text: str) -> bool:
-    return sum(map(len, _UNSPACED.findall(text))) > sum(map(str.isalpha, text)) / 2
-
-
-def _is_latin(text: str) -> bool:
-    return len(_LATIN.findall(text)) > sum(map(str.isalpha, text)) / 2
+def _is_mostly(script: regex.Pattern[str], text: str) -> bool:
+    return sum(map(len, script.findall(text))) > sum(map(str.isalpha, text)) / 2
 
 
 def _pairs(text: str) -> set[str]:

@@ -17,15 +17,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 
+from memory_program.bank.budget import BUDGET_ACTOR
 from memory_program.bank.memory import Memory, MemoryKind, Operation, OperationKind, Validity
 
 
 @dataclass(frozen=True, slots=True)
 class ValidTimes:
-    """The validity of each memory by its id, and the texts of the profile with theirs, oldest first."""
+    """The validity of each memory by its id, and the texts of the profile with theirs, oldest first.
+
+    ``dropped`` are the memories that were deleted for the memory budget alone: they may still be true.
+    """
 
     memories: Mapping[str, Validity]
     cores: tuple[tuple[str, Validity], ...]
+    dropped: frozenset[str] = frozenset()
 
     def until(self, day: date) -> "ValidTimes":
         """Return what had begun by a day; what ended later counts as not ended."""
@@ -40,6 +45,7 @@ class ValidTimes:
         return ValidTimes(
             {name: clip(validity) for name, validity in self.memories.items() if has_begun(validity)},
             tuple((text, clip(validity)) for text, validity in self.cores if has_begun(validity)),
+            self.dropped,
         )
 
 
@@ -50,6 +56,7 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
     ends: dict[str, date] = {}
     parents: dict[str, tuple[str, ...]] = {}
     cores: list[tuple[str, date]] = []
+    dropped = set[str]()
     for operation in operations:
         said = session_days.get(operation.provenance.session_id)
         if operation.core is not None:
@@ -75,6 +82,8 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
         for memory, day in zip(operation.created, days, strict=True):
             made[memory.memory_id], begins[memory.memory_id] = memory, day
             parents[memory.memory_id] = operation.superseded
+        if operation.kind is OperationKind.DELETE and operation.provenance.actor == BUDGET_ACTOR:
+            dropped.update(operation.superseded)
         if operation.kind is OperationKind.DELETE and said is None:
             forgotten, waiting = set[str](), list(operation.superseded)
             while waiting:  # a split and a merge may lead to a memory by several ways
@@ -88,6 +97,7 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             (text, _make_validity(day, cores[place + 1][1] if place + 1 < len(cores) else None))
             for place, (text, day) in enumerate(cores)
         ),
+        frozenset(dropped),
     )
 
 

@@ -50,6 +50,7 @@ class TrainableWeights(Protocol):
 
 _LOG, _PROGRESS = "log.jsonl", "progress.json"
 _KEPT_CHECKPOINTS = 2
+_PAID = "paid_calls.json"  # calls that were paid for, also those of steps that are taken again
 
 _OLD_LOG_KEYS = {  # of version 0.1
     "clipped": "clip_fraction",
@@ -93,7 +94,7 @@ class RunState:
         self.folder = folder
         self._best = folder / "best"
         self._checkpoints = folder / "checkpoints"
-        self._log, self._paid = folder / _LOG, folder / "paid_calls.json"
+        self._log, self._paid = folder / _LOG, folder / _PAID
         self._saved: CheckpointProgress | None = None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "settings.json"

@@ -98,14 +98,16 @@ def model_card(config: TrainConfig, results: Json) -> str:
 
 def _system_flags(system: SystemSettings) -> str:
     """Write the settings that are not the default as flags; the program holds the format of replies."""
-    defaults, flags = SystemSettings().flat_values(), ""
+    defaults, flags = SystemSettings().flat_values(), list[str]()
     for name, value in system.flat_values().items():
-        if name != "reply_format" and value != defaults[name]:
-            flag = name.replace("_", "-")
-            is_switch = isinstance(value, bool)
-            flags += f" --{'' if value or not is_switch else 'no-'}{flag}"
-            flags += "" if is_switch else f" {shlex.quote(str(value))}"
-    return flags and f" \\\n {flags}"
+        flag = name.replace("_", "-")
+        if name == "reply_format" or value == defaults[name]:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags.append(f"--{flag} {shlex.quote(str(value))}")
+    return f" \\\n  {' '.join(flags)}" if flags else ""
 
 
 def format_difference(comparison: Json | None) -> str:

@@ -124,11 +124,9 @@ class Builder:
 
     def _differs(self, conversation: Conversation) -> bool:
         """Tell if the database has another bank than the one that the journal records."""
-        hashes, known = (
-            _BankHashes(conversation.conversation_id, self._space(conversation)),
-            self._journal.records,
-        )
+        hashes = _BankHashes(conversation.conversation_id, self._space(conversation))
         banks = {self._record_key(conversation, s): hashes.after(s) for s in conversation.sessions}
+        known = self._journal.records
         return any(key in known and known[key].bank != bank for key, bank in banks.items())
 
     def count_unbuilt(self) -> int:

@@ -93,26 +93,7 @@ class SystemRunner:
         self._name, self._config, self._store = name, config, store
         self._system = _make_system(name, config, make_system)
         journals = Journals.read(folder)
-        # a build asks no reader; so its run says nothing of one
-        reader = None if config.mode is Mode.BUILD else config.reader_model_for(name)
-        models = {"writer": config.writer_model_for(name), "reader": reader}
-        recorded = _recorded_formats(folder, models)
-        if config.mode is Mode.BUILD:  # but its answers are kept with the format that they were given in
-            recorded |= _recorded_formats(folder, {"reader": config.reader_model_for(name)})
-        if not journals.answers.records:
-            recorded.pop("reader", None)
-        if "reader" in recorded:
-            models["reader"] = config.reader_model_for(name)
-        if config.mode is Mode.ANSWER and store is not None and name.has_model_writer:
-            of_banks = _find_bank_format(self._system, name, config, selection, store)
-            recorded["writer"] = of_banks or recorded.get("writer", ReplyFormat.CHAT)
-        self.format_lines = self._system.choose_reply_formats(
-            config.system.replies.reply_format,
-            models,
-            lambda part, model: (
-                recorded.get(part) or (default_format(part, model) if default_format else ReplyFormat.CHAT)
-            ),
-        )
+        models = self._choose_formats(selection, journals, default_format)
         if config.mode is Mode.FULL:
             judge = identify_judge(config)
         else:  # a run of one stage keeps the judge that it had
@@ -139,6 +120,31 @@ class SystemRunner:
         self.answerer = Answerer(
             runs, self.recorded, self.builder, retry_errors=retry_errors, writers=writers
         )
+
+    def _choose_formats(
+        self, selection: Selection, journals: Journals, default_format: FormatChoice | None
+    ) -> dict[str, str | None]:
+        """Choose the reply format of each part, and return the models of the parts."""
+        name, config, store = self._name, self._config, self._store
+        folder = config.output_dir / name.value
+        models = {"writer": config.writer_model_for(name), "reader": config.reader_model_for(name)}
+        recorded = _recorded_formats(folder, models)
+        if not journals.answers.records:
+            recorded.pop("reader", None)
+        # a build asks no reader, so its run says nothing of one, unless there are answers to be kept
+        if config.mode is Mode.BUILD and "reader" not in recorded:
+            models["reader"] = None
+        if config.mode is Mode.ANSWER and store is not None and name.has_model_writer:
+            of_banks = _find_bank_format(self._system, name, config, selection, store)
+            recorded["writer"] = of_banks or recorded.get("writer", ReplyFormat.CHAT)
+        self.format_lines = self._system.choose_reply_formats(
+            config.system.replies.reply_format,
+            models,
+            lambda part, model: (
+                recorded.get(part) or (default_format(part, model) if default_format else ReplyFormat.CHAT)
+            ),
+        )
+        return models
 
     def write_run_files(self) -> None:
         """Write the identity of the run and the program into the folder of the records.
