@@ -74,6 +74,11 @@ class MemorySystem(dspy.Module):
         parts = {part: getattr(self, part, None) for part in ("writer", "reader")}
         return {part: agent for part, agent in parts.items() if isinstance(agent, MemoryWriter | QAReader)}
 
+    @property
+    def reply_formats(self) -> str:
+        """The formats of the agents' replies: ``chat``, or ``chat+json`` where writer and reader differ."""
+        return "+".join(dict.fromkeys(agent.replies.format.value for agent in self._agents().values()))
+
     def choose_reply_formats(
         self,
         flag: ReplyFormat | None,

@@ -7,6 +7,7 @@ from locomo.judge.calibration import split_calibration_answers
 from locomo.judge.judge import Judges
 from locomo.judge.rubrics import Rubric, Verdict, list_gradings
 from memory_program import __version__
+from memory_program.configs.endpoints import server_address
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
@@ -14,6 +15,7 @@ from memory_program.evaluation.datasets import benchmark_for_config
 from memory_program.evaluation.judge_program import read_judge_program, verdict_tokens
 from memory_program.evaluation.scoring.judge_errors import JudgedKnownAnswer, mean_error_rates
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler
+from memory_program.evaluation.scoring.score_signature import judge_reply_settings
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
 from memory_program.models.model_names import model_fingerprint
 from memory_program.optimization.budget_estimate import estimate_judging
@@ -109,7 +111,13 @@ class JudgeOptimizationTarget:
         """Make a student of the current judge; its verdicts are compared with the known ones."""
         return JudgeStudent(evaluator, self.program)
 
-    def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
+    def fixed(self, target: Target) -> Json:
+        """Return the settings of replies, which a stage does not change and its scores depend on."""
+        config = self._config
+        address = server_address(config, config.task_role)
+        return judge_reply_settings(config.system.replies, config.model, address)
+
+    def signature(self, target: Target, candidate: PromptCandidate, n: int, fixed: Json) -> str:
         """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         parts = {
             "bench": self._benchmark.value,
@@ -121,6 +129,7 @@ class JudgeOptimizationTarget:
             "model": model_fingerprint(self._config.model),
             "prompts": candidate.name[:8],
             "seed": self._config.seed,
+            **fixed,
         }
         return "|".join(["known_verdicts", *(f"{name}:{value}" for name, value in parts.items())])
 

@@ -42,6 +42,7 @@ from memory_program.optimization.dev_examples import (
     episode_cases,
     question_cases,
 )
+from memory_program.optimization.prompt_text import fingerprint_prompts, read_prompts
 from memory_program.optimization.students import ReaderStudent, Student, WriterStudent
 from memory_program.rl.episodes import make_episodes, memory_namespace, roll_in
 from memory_program.rl.rewards import AnswerMetric
@@ -201,7 +202,17 @@ class MemoryOptimizationTarget:
         reflects = self._config.optimizer is Optimizer.GEPA
         return WriterStudent(evaluator, writer, reader, score, shows_failed_replies=reflects)
 
-    def signature(self, target: Target, candidate: PromptCandidate, n: int) -> str:
+    def fixed(self, target: Target) -> Json:
+        """Return what a stage does not change and its scores depend on: formats, and the other prompts."""
+        own, prompts = f"{target.value}.", read_prompts(self.program)
+        others = {name: prompt for name, prompt in prompts.items() if not name.startswith(own)}
+        formats = self.program.reply_formats
+        return {
+            "other_prompts": fingerprint_prompts(others)[:8],
+            **({} if formats == ReplyFormat.CHAT else {"reply_format": formats}),
+        }
+
+    def signature(self, target: Target, candidate: PromptCandidate, n: int, fixed: Json) -> str:
         """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         config = self._config
         judge, is_reader = "none", target is Target.READER
@@ -224,6 +235,7 @@ class MemoryOptimizationTarget:
             "seed": config.seed,
             **{OLD_NAMES.get(name, name): value for name, value in config.system.for_records().items()},
             **config.search.for_records(),
+            **fixed,
         }
         metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.grading.metric]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])

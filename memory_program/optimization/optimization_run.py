@@ -214,7 +214,8 @@ def _optimize_target(
             publisher.log_candidate(number, target.value, evaluator, candidate)
 
     make_student = partial(subject.student, target, context.score)
-    stage = optimize_stage(context, target, cases, make_student, report_attempt)
+    fixed = subject.fixed(target)
+    stage = optimize_stage(context, target, cases, make_student, report_attempt, fixed)
     apply_prompts(stage.choice.winner.prompts, subject.program)
     return stage
 

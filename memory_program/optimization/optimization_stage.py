@@ -12,6 +12,7 @@ import dspy
 
 from memory_program.configs.optimize_config import OptimizeConfig, Target
 from memory_program.core.errors import ModelError, OptimizationError
+from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.models.usage import track_usage
 from memory_program.optimization.call_journal import ReplyCache, RunStopped, StopReason
@@ -61,6 +62,8 @@ class StageResult:
     evaluator: CandidateEvaluator
     choice: CandidateChoice
     stopped: str | None
+    fixed: Json
+    """What the stage did not change and its scores depend on, as in their signatures."""
 
 
 def optimize_stage(
@@ -69,6 +72,7 @@ def optimize_stage(
     cases: CaseSplits,
     make_student: Callable[[CandidateEvaluator], Student],
     on_attempt: Callable[[CandidateEvaluator, PromptCandidate, bool], None],
+    fixed: Json,
 ) -> StageResult:
     """Search for better prompts of one part of a program, which is not changed.
 
@@ -78,6 +82,7 @@ def optimize_stage(
         cases: the cases to propose from and to choose on.
         make_student: makes the current part into a student, which can be tried on the cases.
         on_attempt: see ``CandidateEvaluator``.
+        fixed: see ``StageResult``.
 
     Raises:
         ModelError: the model no longer answers.
@@ -113,7 +118,7 @@ def optimize_stage(
                 apply_prompts(candidate.prompts, finalist)
                 _validate(context, evaluator, finalist)
     choice = choose_candidate(evaluator, context.config.seed)
-    return StageResult(target, evaluator, choice, stopped[-1] if stopped else None)
+    return StageResult(target, evaluator, choice, stopped[-1] if stopped else None, fixed)
 
 
 def _search(context: StageContext, evaluator: CandidateEvaluator, student: Student) -> list[str]:

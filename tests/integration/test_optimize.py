@@ -12,12 +12,15 @@ from rich.console import Console
 from memory_program.agents.systems import make_system
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import SystemSettings
+from memory_program.configs.optimize_config import Target
 from memory_program.core.errors import ConfigError, RunInUseError
 from memory_program.core.json_files import Json, read_json_file, write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.seen_data import read_optimization_data
+from memory_program.models.reply_settings import ReplyFormat
 from memory_program.optimization.call_journal import ReplyCache
+from memory_program.optimization.memory_target import MemoryOptimizationTarget
 from memory_program.optimization.optimization_run import optimize
 from tests.model_server import ModelServer
 from tests.optimization_samples import (
@@ -87,6 +90,21 @@ def test_the_reader_is_improved_before_the_writer_and_both_are_saved(tmp_path: P
     saved, fresh = json.loads(config.output.read_text()), make_system("memory", SystemSettings()).dump_state()
     changed = {name.partition(".")[0] for name in fresh if saved[name] != fresh[name]}
     assert changed == {"reader", "writer"}
+    reader, writer = (signature_parts(stage["winner"]["signature"]) for stage in results["stages"])
+    assert writer["other_prompts"] == reader["prompts"]
+    assert reader["other_prompts"] not in {writer["prompts"], reader["prompts"]}  # the writer's, before
+
+
+def signature_parts(signature: str) -> dict[str, str]:
+    """The parts of a signature by their names."""
+    return dict(part.split(":", 1) for part in signature.split("|")[1:])
+
+
+def test_a_signature_has_the_reply_format_that_an_endpoint_was_given(tmp_path: Path) -> None:
+    subject = MemoryOptimizationTarget(quick(tmp_path))
+    assert "reply_format" not in subject.fixed(Target.READER)
+    subject.choose_reply_formats(lambda part, model: ReplyFormat.JSON)
+    assert subject.fixed(Target.READER)["reply_format"] == "json"
 
 
 def test_where_nothing_is_better_the_baseline_is_saved_and_reported(tmp_path: Path) -> None:

@@ -13,12 +13,15 @@ from locomo.types import Conversation, Question
 from memory_program.agents.program import MemorySystem, writer_state
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.configs.groups import ReplyOptions
 from memory_program.core.errors import RecordError
 from memory_program.core.hashing import RECORD_VERSION, content_hash
+from memory_program.core.json_files import Json
 from memory_program.evaluation.judge_program import load_judge_program, make_judges
 from memory_program.evaluation.seen_data import OptimizationData
 from memory_program.models.factory import takes_chat_template
 from memory_program.models.model_names import model_fingerprint
+from memory_program.models.reply_settings import ReplyFormat
 
 BUILD_SETTINGS = ("build", "memory_budget", "max_turns", "writer_mode")
 """The settings that change the banks; the others only change the answers."""
@@ -76,13 +79,8 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
     if config.checks_answerability(name):
         settings["answerability_check"] = True
     settings.pop("reply_format", None)  # what was chosen counts, whether by the flag or not
-    formats = dict.fromkeys(
-        state[f"{part}.replies"]["format"] if f"{part}.replies" in state else "chat"
-        for part in ("writer", "reader")
-        if hasattr(system, part)
-    )
-    if any(found != "chat" for found in formats):
-        settings["reply_format"] = "+".join(formats)
+    if system.reply_formats not in ("", ReplyFormat.CHAT):  # no agent, or the format of version 0.1
+        settings["reply_format"] = system.reply_formats
     writer = config.writer_model_for(name)
     if writer is not None and config.writer_temperature is not None:
         settings["writer_temperature"] = config.writer_temperature
@@ -199,13 +197,19 @@ def identify_judge(config: EvaluateConfig) -> JudgeIdentity | None:
     if program is not None:
         rubric = program.rubric.value
         optimized = OptimizedRubric(rubric, content_hash(prompts[rubric]), program.optimized_on)
-    replies = config.system.replies
-    settings: dict[str, Any] = {}  # Any: JSON
+    address = server_address(config, Role.JUDGE)
+    settings = judge_reply_settings(config.system.replies, config.judge, address)
+    return JudgeIdentity(config.judge, prompts, optimized, model_fingerprint(config.judge), settings)
+
+
+def judge_reply_settings(replies: ReplyOptions, judge: str, address: str | None) -> Json:
+    """Return the settings of replies that a judge's verdicts depend on, where they are set."""
+    settings: Json = {}
     if replies.max_reply_tokens is not None:
         settings["max_reply_tokens"] = replies.max_reply_tokens
-    if replies.chat_template_kwargs and takes_chat_template(config.judge, server_address(config, Role.JUDGE)):
+    if replies.chat_template_kwargs and takes_chat_template(judge, address):
         settings["chat_template_kwargs"] = replies.chat_template_kwargs
-    return JudgeIdentity(config.judge, prompts, optimized, model_fingerprint(config.judge), settings)
+    return settings
 
 
 @dataclass(frozen=True, slots=True)
