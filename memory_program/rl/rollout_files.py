@@ -105,7 +105,8 @@ def _command(
         limit: Most rows.
         full: Show everything of each rollout: whole replies, tool calls, parts of the reward, all answers.
     """
-    lines = read_rollouts(run)
+    folders = (run, *sorted(run.glob("*-training")))  # of a second part, where both agents are trained
+    lines = [line for folder in folders for line in read_rollouts(folder)]
     if not lines:
         raise RecordError(
             f"no rollouts are in {str(run)!r}: name the --output-dir of a train.py that has taken a step"

@@ -45,7 +45,10 @@ def test_a_build_with_useless_replies_ends_after_three_sessions_and_can_go_on(tm
     (line,) = ended.stderr.strip().splitlines()
     assert line.startswith("error: 12 of the first 12 replies were cut or cannot be read; the first: writer.")
     assert "1. 1. 1." in line
-    assert "choose --reply-format json, another model or a larger --max-reply-tokens" in line
+    assert (
+        "choose another model, a larger --max-reply-tokens or, for writer and reader, --reply-format json"
+        in line
+    )
     assert server.traffic.requests.total() == 2 + 3 * 4  # and two, to check the model and its formats
     kept = (tmp_path / "run/memory/build.jsonl").read_text().splitlines()
     assert len(kept) == 3

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -17,6 +18,8 @@ from memory_program.core.errors import ConfigError
 from memory_program.rl.base_comparison import comparison_table, validation_difference
 from memory_program.rl.episodes import Episode
 from memory_program.rl.model_card import format_difference, model_card
+from memory_program.rl.rollout_files import main as show_rollouts
+from memory_program.rl.rollout_files import write_rollouts
 from memory_program.rl.training_data import count_examples, load_training_splits
 from memory_program.rl.training_models import scoring_settings
 from memory_program.rl.training_progress import (
@@ -338,3 +341,12 @@ def test_the_model_card_has_origin_scores_and_a_command():
     for flag in ("--writer-mode generalist", "--with-verbatim-turns", "--no-grounding-check"):
         assert flag in card
     assert """--chat-template-kwargs '{"enable_thinking": false}'""" in card
+
+
+def test_the_rollouts_of_a_second_part_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    line = {"step": 1, "prompt_id": "a1", "rollout": 0, "reward": 1.0, "advantage": None}
+    line |= {"replies": ["Oslo"], "answers": []}
+    write_rollouts(tmp_path, 1, [{**line, "agent": "generalist"}])
+    write_rollouts(tmp_path / "reader-training", 1, [{**line, "agent": "reader"}])
+    assert show_rollouts([str(tmp_path), "--agent", "reader"]) == 0
+    assert "1 of 1 rollouts" in capsys.readouterr().out

@@ -95,9 +95,9 @@ class RunLimits:
             if self._items >= self._first_items and 2 * len(self._unreadable) > self._calls:
                 raise BudgetExceededError(
                     f"{len(self._unreadable)} of the first {self._calls} replies were cut or cannot be "
-                    f"read; the first: {shorten(str(self._unreadable[0]), 240)}; choose --reply-format json, "
-                    "another model or a larger --max-reply-tokens, or continue anyway with --max-errors; "
-                    f"{_RESUME_HINT}"
+                    f"read; the first: {shorten(str(self._unreadable[0]), 240)}; choose another model, a "
+                    "larger --max-reply-tokens or, for writer and reader, --reply-format json; or continue "
+                    f"anyway with --max-errors; {_RESUME_HINT}"
                 )
             if self._items >= self._first_items and len(self._refusals) == self._tool_calls >= FIRST_ITEMS:
                 raise BudgetExceededError(
