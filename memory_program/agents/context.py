@@ -87,7 +87,7 @@ class MemoryContext:
                 rankings.append([_key(scored.memory) for scored in found])
                 relevant |= {_key(s.memory) for s in filter_by_relative_score(found, self.min_relative_score)}
             if self.with_archive:
-                turns = space.archive.search(query, RANKING_DEPTH)
+                turns = space.search_turns(query, RANKING_DEPTH)
                 entries |= {_key(scored): scored for scored in turns}
                 rankings.append([_key(scored) for scored in turns])
                 relevant |= {_key(s) for s in filter_by_relative_score(turns, self.min_relative_score)}

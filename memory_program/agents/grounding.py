@@ -105,7 +105,7 @@ def is_grounded(text: str, session: Session, replaced: Iterable[str] = ()) -> bo
         return not known_pairs or bool(pairs & known_pairs)
     if said.is_unspaced or (said.all_stems and _is_mostly(_LATIN, text) != said.is_latin):
         return True
-    words, known = _content_stems(text) - said.names, said.stems.union(*map(_content_stems, sources))
+    words, known = content_stems(text) - said.names, said.stems.union(*map(content_stems, sources))
     if not words:  # "Tom gets up at 5:45"
         words, known = set(tokenize(text)) - said.names, said.all_stems.union(*map(tokenize, sources))
     figures = set(_FIGURE.findall(text)) & said.figures
@@ -128,7 +128,7 @@ def _session_content(session: Session) -> _SessionContent:
     said = "\n".join(turn.utterance for turn in session.turns)
     names = frozenset(stem for turn in session.turns for stem in tokenize(turn.speaker))
     return _SessionContent(
-        frozenset(_content_stems(said) - names),
+        frozenset(content_stems(said) - names),
         frozenset(tokenize(said)) - names,
         frozenset(_FIGURE.findall(said)),
         names,
@@ -138,7 +138,8 @@ def _session_content(session: Session) -> _SessionContent:
     )
 
 
-def _content_stems(text: str) -> set[str]:
+def content_stems(text: str) -> set[str]:
+    """Return the stems of a text without stop words, expressions of time and figures of dates."""
     return {stem for stem in tokenize(text) if stem not in _EMPTY_WORDS and not _DATE_FIGURE.fullmatch(stem)}
 
 

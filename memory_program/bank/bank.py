@@ -131,7 +131,8 @@ class MemoryBank:
         made = (memory.memory_id for operation in between for memory in operation.created)
         ended = (name for operation in between for name in operation.superseded)
         created = [memory for memory in map(after.get, made) if memory is not None and memory.is_live]
-        superseded = [after.get(name) for name in ended if before.get(name)]
+        was_live = [name for name in ended if (old := before.get(name)) is not None and old.is_live]
+        superseded = [after.get(name) for name in dict.fromkeys(was_live)]
 
         def by_number(memories: Iterable[Memory | None]) -> tuple[Memory, ...]:
             return tuple(sorted(filter(None, memories), key=lambda memory: memory_number(memory.memory_id)))
@@ -234,6 +235,10 @@ class MemoryBank:
         """Supersede a memory by nothing. It stays in the log: ``undo``, ``at`` and ``get`` still find it."""
         return self._supersede(OperationKind.DELETE, (self._require_live(memory_id),), (), by)
 
+    def forget(self, memory_id: str, by: Provenance) -> Operation:
+        """Delete a memory, live or replaced before; outside any session it then never held (``validity``)."""
+        return self._supersede(OperationKind.DELETE, (self.get(memory_id),), (), by)
+
     def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:
         """Replace two or more memories by one, which keeps all sources.
 
@@ -283,6 +288,8 @@ class MemoryBank:
                 renamed[memory.memory_id] = f"m{number}"
                 created.append(replace(memory, memory_id=f"m{number}", created=version))
             superseded = tuple(renamed.get(name, name) for name in operation.superseded)
+            if missing := [name for name in superseded if name not in rebased]:
+                raise UnknownMemoryError(f"{missing[0]!r} is not live in version {rebased.version}")
             rebased.append(replace(operation, version=version, superseded=superseded, created=tuple(created)))
         added = rebased.operations(since=self.version)
         self._log, self._state = rebased._log, rebased._state

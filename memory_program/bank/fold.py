@@ -10,7 +10,7 @@ from datetime import datetime
 from immutables import Map
 
 from memory_program.bank.columns import NO_MEMORIES, MemoryColumns
-from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, memory_number
+from memory_program.bank.memory import MEMORY_KINDS, Memory, Operation, OperationKind, memory_number
 from memory_program.core.errors import MemoryOperationError, UnknownMemoryError
 
 
@@ -45,7 +45,7 @@ class BankState:
 
 
 def apply_operation(state: BankState, operation: Operation) -> BankState:
-    """Apply one operation to a state.
+    """Apply one operation to a state. A deletion may name a memory that was replaced before.
 
     Raises:
         MemoryOperationError: the operation does not follow from the state.
@@ -55,12 +55,18 @@ def apply_operation(state: BankState, operation: Operation) -> BankState:
             f"operation {operation.version} cannot follow version {state.version}: "
             f"expected version {state.version + 1}"
         )
-    changed, number = state.changed.mutate(), state.next_number
+    changed, number, ended = state.changed.mutate(), state.next_number, 0
     for memory_id in operation.superseded:
         memory = changed.get(memory_id) or state.frozen.get(memory_id)
-        if memory is None or not memory.is_live:
+        if memory is not None and memory.is_live:
+            changed[memory_id] = replace(memory, superseded=operation.version)
+            ended += 1
+        elif (
+            memory is None
+            or operation.kind is not OperationKind.DELETE
+            or memory.superseded == operation.version  # named twice
+        ):
             raise UnknownMemoryError(f"{memory_id!r} is not live in version {state.version}")
-        changed[memory_id] = replace(memory, superseded=operation.version)
     for memory in operation.created:
         if memory.memory_id != f"m{number}":
             raise MemoryOperationError(f"expected the id 'm{number}', not {memory.memory_id!r}")
@@ -79,7 +85,7 @@ def apply_operation(state: BankState, operation: Operation) -> BankState:
     return BankState(
         changed.finish(),
         state.frozen,
-        state.live_count + len(operation.created) - len(operation.superseded),
+        state.live_count + len(operation.created) - ended,
         state.core if operation.core is None else operation.core,
         operation.version,
         number,

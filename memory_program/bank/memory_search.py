@@ -219,9 +219,9 @@ class MemoryIndex:
         else:
             operations = current.operations(since)
             created = [memory for operation in operations for memory in operation.created]
-            new = {memory.memory_id for memory in created}
             made = [memory for memory in created if memory.memory_id in current]
-            ended = [name for operation in operations for name in operation.superseded if name not in new]
+            superseded = dict.fromkeys(name for operation in operations for name in operation.superseded)
+            ended = [name for name in superseded if name in self._seen]
         if self.dense is not None:
             self.dense.add([searchable_text(memory) for memory in made])  # the only step that can fail
         ended_numbers = np.array([memory_number(name) for name in ended], np.int32)

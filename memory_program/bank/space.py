@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import date
 
 from locomo.types import Session
-from memory_program.bank.archive import Archive
+from memory_program.bank.archive import Archive, ScoredTurn
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import count_memory_tokens
 from memory_program.bank.dense import DenseIndex
@@ -139,6 +139,13 @@ class MemorySpace:
             cached = (bank, len(self.sessions), find_valid_times(bank.operations(), days))
             self._valid_times = cached
         return cached[2]
+
+    def search_turns(self, query: str, top_k: int) -> list[ScoredTurn]:
+        """Search the archive, without the turns that a memory is from which a user had forgotten."""
+        forgotten = self.valid_times().forgotten
+        hidden = {turn_id for name in forgotten for turn_id in self.bank.get(name).sources}
+        found = self.archive.search(query, top_k)
+        return [scored for scored in found if scored.turn.turn_id not in hidden] if hidden else found
 
     def at_date(self, day: date) -> "MemorySpace":
         """Return the space with the memories that held on a day: to be read, not to be written.

@@ -25,6 +25,7 @@ from memory_program.core.errors import (
     MemoryProgramError,
     RepeatedKeyError,
     StoreError,
+    UnknownMemoryError,
 )
 
 _REQUEST_VALID_S = 86_400.0
@@ -288,6 +289,19 @@ class TurnBuffer:
             raise AlreadyWrittenError(
                 f"session {number} of namespace {namespace!r} does not wait any more: somebody else wrote or "
                 "erased it"
+            )
+
+    def drop(self, connection: Connection, namespace: str, positions: Sequence[int]) -> None:
+        """Delete turns of the open session (``new:1`` has position 1), in the transaction of a change.
+
+        Raises:
+            UnknownMemoryError: one of them is not in it, so the transaction must be given up.
+        """
+        is_turn = (TURNS.c.namespace == namespace, _IS_OPEN, TURNS.c.position.in_(positions))
+        if connection.execute(delete(TURNS).where(*is_turn)).rowcount != len(positions):
+            raise UnknownMemoryError(
+                f"one of {', '.join(f'new:{one}' for one in positions)} is not a turn of the open session: "
+                "its session was written or is being written; search again"
             )
 
     def response(self, namespace: str, request: RequestKey) -> dict[str, Any] | None:  # Any: JSON

@@ -10,7 +10,8 @@ Nothing of it is stored: it follows from the log of operations and the dates of 
 - An edit outside any session (of a user, or of an import) has no day. It corrects: what it replaces never
   held, and what it made takes over that time. What it deletes never held, nor did its earlier versions: a
   user who had a memory forgotten does not meet it again in the past.
-- Each text of the profile is treated as a memory that the next edit replaces.
+- Each text of the profile is treated as a memory that the next edit replaces. The lines that an edit outside
+  any session takes out never held: they are left out of the earlier texts, too.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,11 +27,13 @@ class ValidTimes:
     """The validity of each memory by its id, and the texts of the profile with theirs, oldest first.
 
     ``dropped`` are the memories that were deleted for the memory budget alone: they may still be true.
+    ``forgotten`` are those that were deleted outside any session, and their earlier versions.
     """
 
     memories: Mapping[str, Validity]
     cores: tuple[tuple[str, Validity], ...]
     dropped: frozenset[str] = frozenset()
+    forgotten: frozenset[str] = frozenset()
 
     def until(self, day: date) -> "ValidTimes":
         """Return what had begun by a day; what ended later counts as not ended."""
@@ -46,6 +49,7 @@ class ValidTimes:
             {name: clip(validity) for name, validity in self.memories.items() if has_begun(validity)},
             tuple((text, clip(validity)) for text, validity in self.cores if has_begun(validity)),
             self.dropped,
+            self.forgotten,
         )
 
 
@@ -56,11 +60,14 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
     ends: dict[str, date] = {}
     parents: dict[str, tuple[str, ...]] = {}
     cores: list[tuple[str, date]] = []
-    dropped = set[str]()
+    dropped, forgotten = set[str](), set[str]()
     for operation in operations:
         said = session_days.get(operation.provenance.session_id)
         if operation.core is not None:
             last = cores[-1][1] if cores else date.min
+            if said is None and cores:
+                taken_out = {*cores[-1][0].splitlines()}.difference(operation.core.splitlines())
+                cores = [(_without_lines(text, taken_out), day) for text, day in cores]
             cores.append((operation.core, max(said or date.min, last)))
         replaced = [made[memory_id] for memory_id in operation.superseded]
         kept = {old.happened_at for old in replaced}
@@ -85,7 +92,7 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
         if operation.kind is OperationKind.DELETE and operation.provenance.actor == BUDGET_ACTOR:
             dropped.update(operation.superseded)
         if operation.kind is OperationKind.DELETE and said is None:
-            forgotten, waiting = set[str](), list(operation.superseded)
+            waiting = list(operation.superseded)
             while waiting:  # a split and a merge may lead to a memory by several ways
                 name = waiting.pop()
                 ends[name] = begins[name]
@@ -98,7 +105,12 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             for place, (text, day) in enumerate(cores)
         ),
         frozenset(dropped),
+        frozenset(forgotten),
     )
+
+
+def _without_lines(text: str, lines: set[str]) -> str:
+    return "\n".join(line for line in text.splitlines() if line not in lines)
 
 
 def _make_validity(begin: date, end: date | None) -> Validity:

@@ -29,6 +29,8 @@ ShownText = Annotated[
 
 Kind = Literal["episodic", "semantic", "procedural"]
 MemoryId = Annotated[str, Field(pattern=r"^m[1-9][0-9]{0,17}$")]
+ItemId = Annotated[str, Field(pattern=r"^(m|new:|D[1-9][0-9]{0,8}:)[1-9][0-9]{0,17}$")]
+"""The id of what a search found: a memory, or a turn that waits to be written."""
 
 
 class _Request(BaseModel):
@@ -202,7 +204,7 @@ class CorrectRequest(_Request):
     """A memory's new text; without an id the agents find what the text corrects, and read nothing else."""
 
     text: Annotated[str, Field(min_length=1, max_length=MOST_CONTENT_CHARS)]
-    memory_id: MemoryId | None = None
+    memory_id: ItemId | None = None
     happened_at: date | None = None
     reason: Annotated[str, Field(max_length=500)] = ""
 
@@ -214,9 +216,9 @@ class CorrectRequest(_Request):
 
 
 class ForgetRequest(_Request):
-    """Memories to take out of all later answers."""
+    """Memories to take out of all later answers, and turns that wait to be written (``new:1``)."""
 
-    memory_ids: Annotated[list[MemoryId], Field(min_length=1, max_length=MOST_ITEMS)]
+    memory_ids: Annotated[list[ItemId], Field(min_length=1, max_length=MOST_ITEMS)]
     reason: Annotated[str, Field(max_length=500)] = ""
 
 

@@ -401,7 +401,7 @@ def test_a_memory_is_corrected_forgotten_and_brought_back(told):
     told.forget("ana", [second.memory_id, new["memory_id"]])
     assert not {"cat", "Rome"} & set(" ".join(texts(told, "ana")).replace(".", "").split())
     undone = told.undo("ana")
-    assert len(undone.operations) == 2
+    assert [one["kind"] for one in undone.operations].count("delete") == 2
     assert "Mara adopted a cat called Pip." in texts(told, "ana")
     told.undo("ana")
     assert first.text in texts(told, "ana")

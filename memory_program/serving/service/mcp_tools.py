@@ -32,6 +32,7 @@ from memory_program.serving.wire import (
     MOST_CONTENT_CHARS,
     ChangeResponse,
     ChatMessage,
+    ItemId,
     Kind,
     MemoryId,
     MemoryPage,
@@ -151,7 +152,7 @@ class MemoryDoor:
     async def correct(
         self,
         text: Annotated[Text, Field(description="What is right, in full sentences.")],
-        memory_id: Annotated[MemoryId | None, Field(description="The memory to replace, if known.")] = None,
+        memory_id: Annotated[ItemId | None, Field(description="The memory to replace, if known.")] = None,
         happened_at: Annotated[date | None, Field(description="The day, if it is an event.")] = None,
     ) -> ChangeResponse:
         """Correct what is remembered. Without an id, what the text contradicts is found for you."""
@@ -166,9 +167,9 @@ class MemoryDoor:
             return change_response(await self._threads.run(make))
 
     async def forget(
-        self, memory_ids: Annotated[list[MemoryId], Field(min_length=1, max_length=200)], reason: str = ""
+        self, memory_ids: Annotated[list[ItemId], Field(min_length=1, max_length=200)], reason: str = ""
     ) -> ChangeResponse:
-        """Take memories out of all later answers. undo brings them back."""
+        """Take memories, or turns that wait (new:1), out of all later answers. undo brings memories back."""
         with _errors_as(ToolError):
             namespace = self._choose(writes=True)
             make = partial(self._service.forget, namespace, memory_ids, reason=reason[:500])

@@ -11,14 +11,18 @@ from datetime import UTC, date, datetime
 from typing import Any
 from uuid import uuid4
 
+from sqlalchemy import Connection
+
 from locomo.types import Session
 from memory_program.agents.context import MemoryContext, ReaderContext
 from memory_program.agents.predict_call import dspy_history_disabled
+from memory_program.agents.profile_edit import strike_fact
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.forgetting import DeletedRows, forget_namespace
 from memory_program.bank.memory import (
+    CORE_LIMIT_CHARS,
     MEMORY_LIMIT_CHARS,
     Draft,
     MemoryKind,
@@ -28,9 +32,16 @@ from memory_program.bank.memory import (
 )
 from memory_program.bank.outcomes import Answer
 from memory_program.bank.space import MemorySpace
+from memory_program.bank.stems import tokenize
 from memory_program.bank.store import BankStore
 from memory_program.bank.turn_buffer import AddedTurns, RequestKey, SessionRule, SpokenTurn, TurnBuffer
-from memory_program.core.errors import ConflictError, MemoryOperationError, ModelError, RepeatedKeyError
+from memory_program.core.errors import (
+    ConflictError,
+    MemoryOperationError,
+    ModelError,
+    RepeatedKeyError,
+    UnknownMemoryError,
+)
 from memory_program.models.factory import check_model
 from memory_program.serving.service.session_writer import SessionWriter, WriterPace
 from memory_program.serving.service.unwritten_context import UnwrittenContext
@@ -289,7 +300,7 @@ class MemoryService:
         reason: str = "",
         request: RequestKey | None = None,
     ) -> BankChange:
-        """Replace the text of a memory; its history keeps the old one.
+        """Replace the text of a memory, and what the profile says of it; its history keeps the old one.
 
         Raises:
             UnknownMemoryError: no such memory is live.
@@ -300,9 +311,15 @@ class MemoryService:
                 f"text has {len(text):,} characters: a memory holds at most {MEMORY_LIMIT_CHARS:,}"
             )
 
-        def change(bank: MemoryBank, by: Provenance) -> None:
-            kind = bank.get(memory_id).kind
-            bank.update(memory_id, Draft(text, kind, happened_at), by)
+        if not memory_id.startswith("m"):
+            raise MemoryOperationError(
+                f"{memory_id!r} is a turn and not a memory yet: say what is right without an id"
+            )
+
+        def change(space: MemorySpace, by: Provenance) -> None:
+            old = space.bank.get(memory_id)
+            space.bank.update(memory_id, Draft(text, old.kind, happened_at), by)
+            _strike_from_profile(space, old.text, by, text.strip())
 
         return self._change(namespace, change, reason or "corrected by the user", request)
 
@@ -337,17 +354,34 @@ class MemoryService:
         reason: str = "",
         request: RequestKey | None = None,
     ) -> BankChange:
-        """Take memories out of every later answer. ``undo`` brings them back; only ``erase`` deletes data.
+        """Take memories out of every later answer, and out of the profile what they say.
+
+        ``undo`` brings them back; only ``erase`` deletes data. A memory that was replaced before is not shown
+        for the past any more. Turns of the open session, ``new:1`` for example, are deleted for good.
 
         Raises:
-            UnknownMemoryError: one of them is not live; none was taken out.
+            UnknownMemoryError: one of them is unknown or forgotten; none was taken out.
         """
+        names = list(dict.fromkeys(memory_ids))
+        turns = [int(name.removeprefix("new:")) for name in names if name.startswith("new:")]
+        for name in names:
+            if name.startswith("D"):
+                raise UnknownMemoryError(
+                    f"{name!r} is a turn that the agents are writing: wait until they have, search again, "
+                    "and forget the memory"
+                )
 
-        def change(bank: MemoryBank, by: Provenance) -> None:
-            for memory_id in dict.fromkeys(memory_ids):
-                bank.delete(memory_id, by)
+        def change(space: MemorySpace, by: Provenance) -> None:
+            for name in names:
+                if name.startswith("new:"):
+                    continue
+                memory = space.bank.get(name)
+                if not memory.is_live and name in space.valid_times().forgotten:
+                    raise UnknownMemoryError(f"{name!r} was forgotten before")
+                space.bank.forget(name, by)
+                _strike_from_profile(space, memory.text, by)
 
-        done = self._change(namespace, change, reason or "forgotten by the user", request)
+        done = self._change(namespace, change, reason or "forgotten by the user", request, drops=turns)
         _logger.info("%s: forgot %d memories, version %d", namespace, len(done.operations), done.version)
         return done
 
@@ -415,20 +449,32 @@ class MemoryService:
     def _change(
         self,
         namespace: str,
-        change: Callable[[MemoryBank, Provenance], object],
+        change: Callable[[MemorySpace, Provenance], object],
         reason: str,
         request: RequestKey | None,
+        drops: Sequence[int] = (),
     ) -> BankChange:
-        """Apply a change to a fork, and save it with the answer to its request in one transaction."""
+        """Apply a change to a fork, and save it with the answer to its request in one transaction.
+
+        ``drops`` are positions of turns to delete from the queue.
+        """
         by = Provenance("user", f"request_{uuid4().hex[:12]}", reason)
 
         def save() -> BankChange:
             space = self.space(namespace).fork()
             since = space.bank.version
-            change(space.bank, by)
+            change(space, by)
             operations = tuple(_operations_json(space, space.bank.operations(since)))
             done = BankChange(space.bank.version, operations)
-            self.store.save(space, self._recorder(namespace, request, done))
+            record = self._recorder(namespace, request, done)
+
+            def also(connection: Connection) -> None:
+                if drops:
+                    self.buffer.drop(connection, namespace, drops)
+                if record is not None:
+                    record(connection)
+
+            self.store.save(space, also)
             self._keep(space)
             return done
 
@@ -460,7 +506,7 @@ class MemoryService:
 
     def _recorder(
         self, namespace: str, request: RequestKey | None, done: BankChange
-    ) -> Callable[[Any], object] | None:  # Any: the connection, which only the buffer uses
+    ) -> Callable[[Connection], object] | None:
         if request is None:
             return None
         response = {"version": done.version, "operations": json.dumps(done.operations)}
@@ -502,6 +548,18 @@ class MemoryService:
             )
             self._keep(space)
         return lost
+
+
+def _strike_from_profile(space: MemorySpace, fact: str, by: Provenance, instead: str = "") -> None:
+    """Take a fact out of the core block, or put a correction in its place if there is room."""
+    bank = space.bank
+    speakers = {turn.speaker for one in space.sessions.values() for turn in one.session.turns}
+    names = {stem for speaker in speakers for stem in tokenize(speaker)}
+    core = strike_fact(bank.core, fact, names, instead)
+    if len(core) > CORE_LIMIT_CHARS:
+        core = strike_fact(bank.core, fact, names)
+    if core != bank.core:
+        bank.edit_core(core, by)
 
 
 def _operations_json(space: MemorySpace, operations: Sequence[Operation]) -> list[dict[str, Any]]:
