@@ -1,7 +1,7 @@
 """Measure a model in made-up worlds: as reader, as writer, and as the whole program.
 
 No training saw the words of these worlds. The reader is measured on the banks that the oracle builds, the
-writer on the banks that it builds itself (see ``memory_program/worlds/oracle_agreement.py``), and the whole
+writer on the banks that it builds itself (see ``oracle_agreement.py``), and the whole
 program as ``evaluate.py`` does, next to the oracle in the same program: the upper bound. Intervals are at
 95 %, by bootstrap over conversations. Two more tables list the wordings of questions and operations that are
 wrong most often: they show first what a model never learned. Each table is printed as soon as it is measured;
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import dspy
+from oracle_agreement import OperationCounts, RecordingEngine, gold_operations, operation_agreement
 from pydantic import Field, field_validator
 from rich import box
 from rich.console import Console
@@ -44,12 +45,6 @@ from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.worlds import Kind
 from memory_program.worlds.oracle import Exchange, Oracle, oracle_lm
-from memory_program.worlds.oracle_agreement import (
-    OperationCounts,
-    RecordingEngine,
-    gold_operations,
-    operation_agreement,
-)
 from memory_program.worlds.rendered_prompts import find_signature
 
 _COMMON_SHARE = 0.01  # a word in a smaller share of the texts names a thing, and is masked

@@ -6,18 +6,18 @@ import dspy
 import pytest
 from dspy.lm15 import Message, Request
 
+from benchmarks.oracle_agreement import (
+    OperationCounts,
+    RecordingEngine,
+    gold_operations,
+    operation_agreement,
+)
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.program import MemoryProgram
 from memory_program.agents.signatures import SPECIALISTS, AnswerQuestion
 from memory_program.bank.space import MemorySpace
 from memory_program.worlds import Action, generate_worlds
 from memory_program.worlds.oracle import Exchange, Oracle, OracleEngine, engine_as_lm
-from memory_program.worlds.oracle_agreement import (
-    OperationCounts,
-    RecordingEngine,
-    gold_operations,
-    operation_agreement,
-)
 from memory_program.worlds.rendered_prompts import render_prompt
 
 STORED = "[2023-05-01] Ana has a dog called Pip. [m3]\nAna lives in Oslo. [m7]\nAna lives in Oslo. [m9]"

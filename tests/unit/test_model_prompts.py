@@ -7,6 +7,7 @@ from pathlib import Path
 import dspy
 import pytest
 
+from benchmarks.oracle_agreement import RecordingEngine
 from memory_program.agents.chat_adapter import ADAPTER
 from memory_program.agents.model_prompts import load_model_prompts, saved_signature
 from memory_program.agents.program import MemoryProgram
@@ -21,7 +22,6 @@ from memory_program.models.factory import language_model
 from memory_program.models.model_names import POCKET, POCKET_BASE
 from memory_program.worlds import rendered_prompts, sample_worlds
 from memory_program.worlds.oracle import Oracle
-from memory_program.worlds.oracle_agreement import RecordingEngine
 from tests.weights import write_model
 
 OTHER, TAUGHT = "Do something that no model was taught.", "As it was taught."
