@@ -6,7 +6,8 @@ from datetime import date, timedelta
 
 from dateutil.relativedelta import relativedelta
 
-from memory_program.worlds.word_lists import MONTHS, WEEKDAYS
+from memory_program.bank.dates.date_span import MONTH_NAMES, format_day, format_month
+from memory_program.worlds.word_lists import WEEKDAYS
 
 _SMALL_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -32,14 +33,9 @@ class TimeMention:
         return self.first if self.first == self.last else None
 
 
-def format_gold_day(day: date) -> str:
-    """Write a day as golds write it: ``7 May 2023``."""
-    return f"{day.day} {MONTHS[day.month - 1]} {day.year}"
-
-
 def mention_date(day: date, rng: random.Random, today: date) -> TimeMention:
     """Mention a day by its date, without the year where the session's own year is meant."""
-    month = MONTHS[day.month - 1]
+    month = MONTH_NAMES[day.month - 1]
     ending = "th" if 10 < day.day < 14 else {1: "st", 2: "nd", 3: "rd"}.get(day.day % 10, "th")
     said = rng.choice(
         (f"on {day.day} {month}", f"on {month} {day.day}", f"on the {day.day}{ending} of {month}")
@@ -58,10 +54,10 @@ def past_mention(rng: random.Random, today: date, *, is_exact: bool = False) -> 
     if not is_exact and rng.random() < 0.2:
         match rng.choice(("week", "weekend", "month", "year")):
             case "week":
-                return _week("last week", today - timedelta(7), f"the week before {format_gold_day(today)}")
+                return _week("last week", today - timedelta(7), f"the week before {format_day(today)}")
             case "weekend":
                 saturday = today - timedelta(today.weekday() + 2)
-                gold = f"the weekend before {format_gold_day(today)}"
+                gold = f"the weekend before {format_day(today)}"
                 return TimeMention("last weekend", gold, saturday, saturday + timedelta(1), f" {gold}")
             case "month":
                 return _month("last month", today, -1)
@@ -105,7 +101,7 @@ def future_mention(rng: random.Random, today: date, *, is_exact: bool = False) -
     if not is_exact and rng.random() < 0.2:
         match rng.choice(("week", "month", "year")):
             case "week":
-                return _week("next week", today + timedelta(1), f"the week after {format_gold_day(today)}")
+                return _week("next week", today + timedelta(1), f"the week after {format_day(today)}")
             case "month":
                 return _month("next month", today, 1)
             case _:
@@ -131,7 +127,7 @@ def future_mention(rng: random.Random, today: date, *, is_exact: bool = False) -
 
 
 def _exact_mention(expression: str, day: date) -> TimeMention:
-    return TimeMention(expression, format_gold_day(day), day, day)
+    return TimeMention(expression, format_day(day), day, day)
 
 
 def _week(expression: str, first: date, gold: str) -> TimeMention:
@@ -140,7 +136,7 @@ def _week(expression: str, first: date, gold: str) -> TimeMention:
 
 def _month(expression: str, today: date, offset: int) -> TimeMention:
     first = today.replace(day=1) + relativedelta(months=offset)
-    gold = f"{MONTHS[first.month - 1]} {first.year}"
+    gold = format_month(first)
     return TimeMention(expression, gold, first, first + relativedelta(months=1, days=-1), f" in {gold}")
 
 

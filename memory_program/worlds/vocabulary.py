@@ -5,6 +5,7 @@ import random
 from collections.abc import Iterable
 from functools import lru_cache
 
+from memory_program.bank.dates.date_span import MONTH_NAMES
 from memory_program.worlds import word_lists as lists
 
 HELD_OUT_SHARE = 0.25
@@ -81,7 +82,7 @@ _CLOSED_LISTS: dict[str, tuple[str, ...]] = {
     "child": ("son", "daughter"),
     "minutes": tuple(f"{minutes} minutes" for minutes in range(5, 100, 5)),
     "clock": tuple(f"{hour}{past} am" for hour in range(4, 12) for past in ("", ":15", ":30", ":45")),
-    "birthday": tuple(f"{day} {month}" for month in lists.MONTHS for day in range(1, 29)),
+    "birthday": tuple(f"{day} {month}" for month in MONTH_NAMES for day in range(1, 29)),
 }
 _BLENDABLE_WORDS = tuple(
     word
@@ -102,7 +103,7 @@ _KNOWN_WORDS = frozenset(
             lists.HOBBIES,
             lists.CRAFTS,
             lists.MODIFIERS,
-            lists.MONTHS,
+            MONTH_NAMES,
             lists.WEEKDAYS,
         ),
         *(lists.TITLE_NOUNS, lists.ANIMALS, lists.RELATIONS, lists.ROOMS),

@@ -135,6 +135,3 @@ RELATIONS = word_tuple("""
     landlord niece nephew
 """)
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-MONTHS = word_tuple("""
-    January February March April May June July August September October November December
-""")

@@ -8,10 +8,10 @@ from datetime import date, timedelta
 from dateutil.relativedelta import relativedelta
 
 from locomo.types import Category, Question, QuestionType, WorldQuestionType
+from memory_program.bank.dates.date_span import format_day
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.facts import Fact, Timeline
 from memory_program.worlds.inferred_answers import implied_questions
-from memory_program.worlds.mentions import format_gold_day
 from memory_program.worlds.vocabulary import Vocabulary
 from memory_program.worlds.world_schema import WHEN, QuestionTemplate, fill_template
 
@@ -92,7 +92,7 @@ def list_earlier_questions(
         if whole:
             then = f"in {rng.choice(whole):%B %Y}"
         else:
-            then = f"on {format_gold_day(told + timedelta(rng.randrange((changed - told).days)))}"
+            then = f"on {format_day(told + timedelta(rng.randrange((changed - told).days)))}"
         text = fill_template(rng.choice(asked.texts), {**_question_values(old), "then": then})
         answer = fill_template(asked.answer, old.slots)
         found.append(QuestionCandidate(text, WorldQuestionType.EARLIER_STATE, answer, (old,)))

@@ -15,8 +15,9 @@ from itertools import islice
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
+from memory_program.bank.dates.date_span import MONTH_NAMES
 from memory_program.core.errors import ConfigError
-from memory_program.worlds.word_lists import ANIMALS, MODIFIERS, MONTHS, ROOMS, WEEKDAYS
+from memory_program.worlds.word_lists import ANIMALS, MODIFIERS, ROOMS, WEEKDAYS
 from recipes.pocket.parsed_example import PretrainExample
 from recipes.pocket.pocket_tokenizer import SPACE
 from recipes.pocket.recipe import FULL_STAGE, STAGES, PretrainConfig
@@ -40,7 +41,7 @@ def paired_words(config: PretrainConfig) -> tuple[str, ...]:
     reaches_full = config.first_stage != FULL_STAGE and config.last_stage == FULL_STAGE
     if config.weights is not None or not reaches_full:
         return ()
-    return (*WEEKDAYS, *MONTHS, *MODIFIERS, *ANIMALS, *ROOMS)
+    return (*WEEKDAYS, *MONTH_NAMES, *MODIFIERS, *ANIMALS, *ROOMS)
 
 
 def find_paired_tokens(

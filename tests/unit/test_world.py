@@ -10,11 +10,11 @@ import pytest
 
 from locomo.benchmark_errors import WorldError
 from locomo.types import Category, WorldQuestionType
+from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dates.resolve import find_dates, resolve_date_span
 from memory_program.worlds import CATEGORY_SHARES, KINDS, Action, World, generate_worlds, is_held_out
 from memory_program.worlds.catalogue import SCHEMAS
 from memory_program.worlds.consequences import CONSEQUENCES
-from memory_program.worlds.mentions import format_gold_day
 from memory_program.worlds.small_talk import DISTRACTORS, REACTIONS, build_sentence
 from memory_program.worlds.vocabulary import identifying_word
 from memory_program.worlds.world_schema import fill_template
@@ -194,8 +194,7 @@ def test_golds_can_be_read_off_the_memories_of_their_facts(worlds: list[World]) 
         for question, answer in zip(world.conversation.questions, world.answers, strict=True):
             facts = [world.facts[fact_id] for fact_id in answer.fact_ids]
             shown = " ".join(
-                fact.text + (f" {format_gold_day(fact.happened_at)}" if fact.happened_at else "")
-                for fact in facts
+                fact.text + (f" {format_day(fact.happened_at)}" if fact.happened_at else "") for fact in facts
             )
             if question.category in (Category.MULTI_HOP, Category.TEMPORAL, Category.SINGLE_HOP):
                 assert all(part in shown for part in str(question.answer).split(", ")), (question, shown)
