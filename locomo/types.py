@@ -349,11 +349,6 @@ class Question:
         return Category.SINGLE_HOP if self.is_answerable else Category.ADVERSARIAL
 
     @property
-    def evidence_groups(self) -> tuple[str, ...]:
-        """The sessions (see ``evidence_group``) that hold the answer."""
-        return self.labelled_groups or tuple(dict.fromkeys(map(evidence_group, self.evidence)))
-
-    @property
     def cluster(self) -> str:
         """The unit that intervals resample: the conversation, or the history whose beginning it is."""
         if self.benchmark is Benchmark.PERSONAMEM:

@@ -19,11 +19,11 @@ def test_real_instances_are_read_whole(longmemeval_path):
         (question,) = conversation.questions
         marked = [turn["content"].strip() for turn in spoken if turn.get("has_answer")]
         if question.must_abstain:
-            assert question.evidence == question.evidence_groups == ()
+            assert question.evidence == question.labelled_groups == ()
         else:
             assert sorted(conversation.turns[t].text for t in question.evidence) == sorted(marked)
-            assert len(question.evidence_groups) == len(one["answer_session_ids"])
-            assert set(question.evidence_groups) >= {t.partition(":")[0] for t in question.evidence}
+            assert len(question.labelled_groups) == len(one["answer_session_ids"])
+            assert set(question.labelled_groups) >= {t.partition(":")[0] for t in question.evidence}
 
 
 def test_the_sample_has_five_types_and_two_without_an_answer(longmemeval_path):

@@ -50,7 +50,7 @@ def test_sessions_come_by_date_and_those_after_the_question_are_kept(tmp_path):
 def test_the_evidence_is_named_by_turn_and_by_session(tmp_path):
     (question,) = read_one(tmp_path).questions
     assert question.evidence == ("D2:1",)
-    assert question.evidence_groups == ("D2",)
+    assert question.labelled_groups == ("D2",)
     assert read_one(tmp_path).turns["D2:1"].line == "user: My dog Rex, a beagle, turned three today."
 
 
@@ -58,14 +58,14 @@ def test_a_session_may_be_evidence_without_a_turn_that_is(tmp_path):
     told = instance()
     told["haystack_sessions"][0][0]["has_answer"] = False
     (question,) = read(tmp_path, told).conversations[0].questions
-    assert (question.evidence, question.evidence_groups) == ((), ("D2",))
+    assert (question.evidence, question.labelled_groups) == ((), ("D2",))
 
 
 def test_what_is_not_there_has_no_evidence(tmp_path):
     (question,) = read_one(tmp_path, question_id="q_abs", answer="You did not mention it.").questions
     assert question.must_abstain
     assert not question.is_answerable
-    assert (question.evidence, question.evidence_groups) == ((), ())
+    assert (question.evidence, question.labelled_groups) == ((), ())
 
 
 def test_an_empty_turn_is_left_out_and_the_others_keep_their_places(tmp_path):
