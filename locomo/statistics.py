@@ -88,7 +88,6 @@ def paired_comparison(
     *,
     rng: np.random.Generator,
     resamples: int = 10_000,
-    level: float = 0.95,
 ) -> PairedComparison:
     """Compare two systems on the same questions: mean difference A - B, its interval, and a p-value.
 
@@ -108,7 +107,7 @@ def paired_comparison(
             f"{len(scores_a)} scores of A against {len(scores_b)} of B; score both on the same questions"
         )
     differences = np.subtract(scores_a, scores_b).tolist()
-    interval = clustered_interval(differences, clusters, rng=rng, resamples=resamples, level=level)
+    interval = clustered_interval(differences, clusters, rng=rng, resamples=resamples)
     sums_C = _sum_by_cluster(differences, clusters).sums_C
     count, observed = len(sums_C), abs(sums_C.sum())
     slack = 1e-9 * np.abs(sums_C).sum()  # sums in another order differ in their last digits

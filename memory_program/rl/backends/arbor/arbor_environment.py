@@ -42,9 +42,9 @@ use_cpu: false
 """The configuration that Arbor's trainer needs, and that its wheel lacks."""
 
 
-def server_requirements(pyproject: Path | None = None) -> list[str]:
+def server_requirements() -> list[str]:
     """Read the server's pinned requirements from pyproject.toml; raise ``ConfigError`` if there are none."""
-    path = pyproject or Path(__file__).parents[4] / "pyproject.toml"
+    path = Path(__file__).parents[4] / "pyproject.toml"
     try:
         groups = tomllib.loads(path.read_text(encoding="utf-8"))["dependency-groups"]
         return [str(requirement) for requirement in groups[DEPENDENCY_GROUP]]
