@@ -172,14 +172,16 @@ def rows(content: bytes) -> None:
 
 def exports(content: bytes) -> None:
     """An exported namespace is read, or refused as a whole."""
+    _read_document(content, space_from_json)
+
+
+def _read_document(content: bytes, read: Callable[[Any], object]) -> None:
     try:
         document: Any = decode_json(content, "fuzz.json")
     except DatasetError:
         return
-    try:
-        space_from_json(document)
-    except StoreError:
-        return
+    with contextlib.suppress(StoreError):
+        read(document)
 
 
 def _one_memory() -> MemoryBank:
@@ -202,14 +204,7 @@ def markdown(content: bytes) -> None:
 
 def foreign(content: bytes) -> None:
     """An export of another system is read, or refused as a whole."""
-    try:
-        document: Any = decode_json(content, "fuzz.json")
-    except DatasetError:
-        return
-    try:
-        read_foreign_export(document)
-    except StoreError:
-        return
+    _read_document(content, read_foreign_export)
 
 
 TARGETS: dict[str, Target] = {
