@@ -20,7 +20,8 @@ from locomo.exit_status import run_with_exit_status
 from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, read_dataset, read_json
 from locomo.longmemeval import load_longmemeval
-from locomo.types import all_questions
+from locomo.metrics import locomo_f1
+from locomo.types import Benchmark, all_questions
 
 _MAX_SHOWN = 10
 
@@ -96,6 +97,13 @@ def find_oddities(dataset: Dataset) -> list[str]:
             asked = f"{name}: question {question.index} has"
             if question.is_answerable and not question.evidence and not question.labelled_groups:
                 found.append(f"{asked} an answer and no evidence: recall leaves it out")
+            gold = question.answer
+            if question.benchmark is Benchmark.LOCOMO and question.is_answerable and gold is not None:
+                right = (str(gold), str(gold).partition(";")[0])  # open-domain: the part before a semicolon
+                if max(locomo_f1(text, gold, question.f1_category) for text in right) < 1:
+                    found.append(
+                        f"{asked} the answer {str(gold)!r:.60}, which official F1 never takes as right"
+                    )
             if texts[question.text] > 1:
                 found.append(f"{asked} the text of another one")
     return found

@@ -45,6 +45,7 @@ def parse_locomo(document: object, source: str, dangling: list[str] | None = Non
         numbered = sorted((int(key[1]), key[0]) for key in map(_SESSION_KEY.fullmatch, talk.members()) if key)
         if not numbered:
             raise talk.error("is empty: it has no session_1", "add the sessions, or remove the conversation")
+        reject_duplicates([f"session_{number}" for number, _ in numbered], talk, "session number")
         sessions = [_session(talk, number, key, speakers) for number, key in numbered]
         turn_ids = [turn.turn_id for session in sessions for turn in session.turns]
         reject_duplicates(turn_ids, talk, "dia_id")

@@ -201,11 +201,12 @@ class OptimizeConfig(Settings, init=False):
                 f"target={self.target.value!r} needs a model that judges, which {self.model!r} cannot: name "
                 "one with --model (any LiteLLM name, for example openai/gpt-4.1-mini)"
             )
-        names = [name.value for name in DatasetName]
+        names = [name.value for name in DatasetName if name not in EVALUATION_ONLY]
         if self.source.dataset not in names:
             raise ConfigError(
                 f"target={self.target.value!r} needs the benchmark whose questions are judged: unknown "
-                f"dataset {self.source.dataset!r}, choose from {', '.join(names)}"
+                f"dataset {self.source.dataset!r}, choose from {', '.join(names)}; for a file of your own "
+                "it is locomo"
             )
         return self
 
@@ -225,9 +226,14 @@ class OptimizeConfig(Settings, init=False):
                 f"{Optimizer.SIMBA.value} or {Optimizer.BOOTSTRAP.value}"
             )
         if self.max_demos == 0 and (self.optimizer.proposes_only_demos or not self.proposes_instructions):
+            choices = "simba, mipro or gepa" if self.proposes_instructions else "simba"
+            other = (
+                f"choose --optimizer {choices}"
+                if self.optimizer.proposes_only_demos
+                else "name a model that writes instructions with --prompt-model"
+            )
             raise ConfigError(
-                "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or name a model that "
-                "writes instructions with --prompt-model"
+                f"max_demos=0 leaves nothing to propose: allow demos with --max-demos 4, or {other}"
             )
         return self._check_has_judge()
 

@@ -44,7 +44,7 @@ def parse_tool_weights(tools: str) -> dict[str, float]:
 class OptimizerSettings(SettingsGroup, init=False):
     """The weight update, for rewards and for examples."""
 
-    learning_rate: float | None = Field(default=None, gt=0)
+    learning_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Learning rate of AdamW after the warm-up; SFT then lowers it to 0 along a cosine. Default: 2e-5 for
     adapters, 1e-6 for all weights (SFT: 1e-4 and 1e-5), 3e-4 for models under 20 million parameters (SFT:
     1e-4)."""
@@ -53,7 +53,7 @@ class OptimizerSettings(SettingsGroup, init=False):
     """Optimizer steps over which the learning rate rises to its value. Default: 10, or 2 in the RL of small
     models."""
 
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight decay of AdamW."""
 
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -110,12 +110,12 @@ class ReinforceSettings(SettingsGroup, init=False):
     clip_high: float = Field(default=0.2, ge=0)
     """Upper clip range: ratios above 1 + clip_high get no gradient."""
 
-    beta: float | None = Field(default=None, ge=0)
+    beta: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     """Weight of the KL divergence from the initial model. 0 leaves it out and saves a forward pass. With
     several iterations choose a small one: the penalty of a token that became unlikely has no bound. Default:
     0, or 0.04 for models under 20 million parameters."""
 
-    entropy_weight: float = Field(default=0.0, ge=0)
+    entropy_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the entropy bonus."""
 
     temperature: float = Field(default=1.0, gt=0, le=2)
@@ -187,7 +187,7 @@ class RewardSettings(SettingsGroup, init=False):
     """Folder of an expert's trajectories of the training conversations, from --mode trajectories. The dense
     reward then compares lengths with them. Generated conversations need none: the oracle's are known."""
 
-    format_weight: float = Field(default=0.0, ge=0)
+    format_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Bonus for an agent whose calls were all valid. Under leave-one-out an unusable reply is otherwise worth
     the same as an empty one."""
 
@@ -195,7 +195,7 @@ class RewardSettings(SettingsGroup, init=False):
     """Bonus per tool, times the share of its calls that were accepted: for example
     "merge_memory=0.1,split_memory=0.05". Empty: no bonus."""
 
-    alpha: float = Field(default=4.0, ge=1)
+    alpha: float = Field(default=4.0, ge=1, allow_inf_nan=False)
     """Weight of the advantage of the agent whose new memories were retrieved most. 1 turns attribution off.
     leave-one-out needs none."""
 

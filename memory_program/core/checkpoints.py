@@ -163,6 +163,12 @@ class RunState:
         for old in set(self._best.glob("[0-9]*")) - best:
             shutil.rmtree(old)
 
+    def drop_checkpoint(self, step: int) -> None:
+        """Delete the checkpoint of a step, if there is an older one to resume from."""
+        older, folder = self._checkpoint_folders()[:-1], self._checkpoints / f"{step:06d}"
+        if older and folder not in older and folder.is_dir():
+            shutil.rmtree(folder)
+
     def log(self, entry: LogEntry) -> None:
         """Append an entry to the log, durably."""
         with self._log.open("a", encoding="utf-8") as file:

@@ -92,6 +92,10 @@ class ModelError(MemoryProgramError):
     """A model cannot be used as named: unknown, unreachable, or without its key."""
 
 
+class DivergenceError(ModelError):
+    """A training has ruined its weights."""
+
+
 class AccessError(MemoryProgramError):
     """A token is missing, unknown, revoked, or not allowed to do this."""
 

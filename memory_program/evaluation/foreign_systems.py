@@ -248,6 +248,9 @@ def _read_lines(path: Path, content: bytes, selection: Selection) -> _ForeignRec
         shown: tuple[str, ...] = ()
         if line.ranking is not None:
             ranked = tuple(_ranked_item(entry, talk, place) for entry in line.ranking)
+            if any(source in talk.turns for item in ranked for source in item.sources):
+                # beside turns, a session stands for its turns; a ranking of sessions alone has no turn recall
+                ranked = tuple(replace(item, sources=tuple(_turns_of(item.sources, talk))) for item in ranked)
             shown = tuple(dict.fromkeys(turn for item in ranked for turn in _turns_of(item.sources, talk)))
         outcome = Outcome.OK if line.error is None else Outcome.ERROR
         tokens = sum(count_tokens(memory + "\n") for memory in line.memories)
@@ -266,7 +269,7 @@ def _parse_line(text: bytes, place: str) -> _Line | _SessionLine:
         is_session = isinstance(value, dict) and "session_id" in value
         return (_SessionLine if is_session else _Line).model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
+        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came furthest
         where = ".".join(map(str, first["loc"])) or "the line"
         raise RecordError(f"{place}: {where}: {first['msg']}; expected {_EXAMPLE}") from error
     except (ValueError, RecursionError) as error:

@@ -25,6 +25,9 @@ from memory_program.inference.reply_grammar import ReplyGrammar
 from memory_program.inference.sampling import SamplingParams, gumbel_noise, sample_next
 from memory_program.inference.stop_strings import StopStrings
 
+DIVERGED = "the logits are not numbers: the training that changed the weights diverged"
+"""The failure of every call of a model whose weights a training has ruined."""
+
 _PREFILL_QUEUE_RATIO = 0.5
 """The decode thread prefills a prompt itself when the queue exceeds this fraction of the running batch: a
 step of a small batch costs more per token. Between 0.25 and 1 the benchmark finds no difference."""
@@ -375,7 +378,7 @@ class Batcher:
                 mask = forbidden[row : row + 1]
                 sampled, index = sample_next(alone, [params[row]], [noise[row]], [0.0], mask), 0
             if not math.isfinite(sampled.logprobs[index]):
-                raise ModelError("the logits are not numbers: the training that changed the weights diverged")
+                raise ModelError(DIVERGED)
             reply.tokens.append(sampled.tokens[index])
             reply.logprobs.append(sampled.logprobs[index])
             tokens, request = reply.tokens, sequence.request

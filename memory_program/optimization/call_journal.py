@@ -66,7 +66,7 @@ class CallBudget:
 
 @dataclass(frozen=True, slots=True)
 class CallReply:
-    """A reply that was paid for; ``reply`` is the response as JSON, None if the call failed."""
+    """A call that was made; ``reply`` is the response as JSON, None if the call failed."""
 
     key: str
     reply: dict[str, Any] | None  # Any: a JSON object
@@ -78,8 +78,8 @@ class ReplyCache:
 
     A stored reply is used again and counts like a new one: a run that was killed uses the same replies as one
     that was not, and stops at the same limit. Threads that make the same request at once share one call. Of a
-    failed call only the failure is stored: it counts, and the request is made again. Every method is safe
-    from any thread.
+    failed call only the failure is stored: it counts, and the request is made again while the limits allow a
+    new call, and fails again after that. Every method is safe from any thread.
     """
 
     def __init__(
@@ -92,12 +92,14 @@ class ReplyCache:
         """
         self.journal = Journal(path, CallReply)
         attempts = [attempt for key in self.journal.records for attempt in self.journal.attempts(key)]
-        self.used = sum(attempt.reply is None for attempt in attempts)
+        failed = [attempt.usage for attempt in attempts if attempt.reply is None]
+        self.used = len(failed)
         """Calls that the run has used: new ones, stored ones, and failed ones, of its earlier tries too."""
         self.paid = Usage()
-        """Usage of the new replies only."""
-        self.usage = Usage()
-        """Usage of all replies that were used, whenever they were paid for."""
+        """Usage of the new calls only."""
+        self.usage = sum(failed, Usage())
+        """Usage of all calls that ``used`` counts, whenever they were made."""
+        self._made, self._made_usage = len(attempts), sum((one.usage for one in attempts), Usage())
         self.stopped: RunStopped | None = None
         self._whole = CallBudget(max_calls, max_cost_usd)
         self._known: set[str] = set()
@@ -173,10 +175,12 @@ class ReplyCache:
                 raise stopped
             stored, pending = self.journal.records.get(key), self._pending.get(key)
             if stored is not None and stored.reply is None:
+                if pending is None and self._reached(budget, is_new=True) is not None:
+                    raise lm15.ProviderError("failed before, and a limit of the run allows no new try")
                 stored = None
             is_new = stored is None and pending is None
             if key not in self._known and (is_new or stored is not None):
-                self._count_call(budget)
+                self._count_call(budget, is_new=is_new)
                 self._known.add(key)
                 self.usage += stored.usage if stored is not None else Usage()
             if is_new:
@@ -198,12 +202,12 @@ class ReplyCache:
 
     def _call_and_store(self, engine: Engine, request: lm15.Request, key: str) -> lm15.Response:
         try:
-            try:
-                with track_usage() as meter:
+            with track_usage() as meter:
+                try:
                     response = engine.complete(request)
-            except Exception:  # an interrupt is no call
-                self._store(CallReply(key, None, Usage()))
-                raise
+                except Exception:  # an interrupt is no call
+                    self._store(CallReply(key, None, meter.usage))
+                    raise
             reply = CallReply(key, response_to_json(response), meter.usage)
             self._store(reply)
         except BaseException as error:
@@ -213,8 +217,6 @@ class ReplyCache:
                 self._idle.notify_all()
             raise
         with self._lock:
-            self.paid += reply.usage
-            self.usage += reply.usage
             self._pending.pop(key).set_result(reply)
             self._idle.notify_all()
         return response
@@ -225,20 +227,32 @@ class ReplyCache:
             self.journal.add(reply)
         except OSError as error:  # a full disk, say; optimisers would swallow this one
             raise self.stop(StopReason.DISK_ERROR, str(error)) from error
+        with self._lock:
+            self.paid += reply.usage
+            self.usage += reply.usage
+            self._made_usage += reply.usage
 
-    def _count_call(self, budget: CallBudget) -> None:
+    def _count_call(self, budget: CallBudget, *, is_new: bool) -> None:
         """Count one more call, or stop the part of the run that the budget is for."""
-        whole, cost_usd = self._whole, self.usage.cost_usd
-        limit, is_part = None, False
-        if budget.max_calls is not None and self.used >= budget.max_calls:
+        limit = self._reached(budget, is_new=is_new)
+        if limit is not None:
+            budget.stopped = RunStopped(StopReason.LIMIT, limit)
+            raise budget.stopped
+        self.used += 1
+        self._made += is_new
+
+    def _reached(self, budget: CallBudget, *, is_new: bool) -> str | None:
+        """Name the limit that one more call would pass; for a new call all that were ever made count."""
+        whole, limit, is_part = self._whole, None, False
+        used, usage = (self._made, self._made_usage) if is_new else (self.used, self.usage)
+        cost_usd = usage.cost_usd
+        if budget.max_calls is not None and max(used, self.used) >= budget.max_calls:
             limit, is_part = f"max_calls={whole.max_calls} is reached", budget.max_calls != whole.max_calls
         elif budget.max_cost_usd is not None and cost_usd is None:
             limit = f"max_cost={whole.max_cost_usd!r} {UNPRICED}"
         elif budget.max_cost_usd is not None and cost_usd is not None and cost_usd >= budget.max_cost_usd:
             limit = f"max_cost={whole.max_cost_usd!r} is reached"
             is_part = budget.max_cost_usd != whole.max_cost_usd
-        if limit is not None:
-            limit += " (the rest is reserved for the final comparison)" if is_part else ""
-            budget.stopped = RunStopped(StopReason.LIMIT, limit)
-            raise budget.stopped
-        self.used += 1
+        if limit is not None and is_part:
+            limit += " (the rest is reserved for the final comparison)"
+        return limit

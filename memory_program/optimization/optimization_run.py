@@ -156,7 +156,8 @@ def _tune_retrieval(
         train, val = (
             [c for c in of_split if isinstance(c, MemoryCase)] for of_split in (cases.train, cases.val)
         )
-        finals = 2 * len(val) * (1 if config.judge is None else 2)  # the present settings and the best ones
+        calls_per_question = 1 + config.system.reader.max_searches + (config.judge is not None)
+        finals = 2 * len(val) * calls_per_question  # the present settings and the best ones
         with stop_at_limits(stopped), calls.reserve_calls(finals):
             tuner.search(train, progress.say)
         if tuner.trials:

@@ -5,7 +5,7 @@ Labelled demos are off everywhere: an example here lacks the outputs of the pred
 """
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,8 +96,9 @@ def expected_proposals(config: OptimizeConfig, predictors: int) -> int:
             return num_optimizer_steps(config) * (config.num_candidates + 1) // 2  # the other half are demos
         case Optimizer.MIPRO:
             return 12 + predictors * (2 * config.num_candidates + 1)  # data, program, instructions
-        case Optimizer.GEPA:
-            return num_optimizer_steps(config)
+        case Optimizer.GEPA:  # of a judge, the prompts of all kinds of questions in a batch
+            is_judge = config.target is Target.JUDGE
+            return num_optimizer_steps(config) * (min(predictors, REFLECTION_BATCH) if is_judge else 1)
         case Optimizer.BOOTSTRAP:
             return 0
 
@@ -178,16 +179,43 @@ def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:
     return [best, *(candidate["program"] for candidate in tried)]
 
 
+class _LimitedProposer:
+    """DSPy's proposer of instructions, which tells GEPA to stop after a number of proposals.
+
+    GEPA's own budget is in attempts. A rejected proposal is not validated, so that the budget would buy
+    several others in its place.
+    """
+
+    def __init__(self, most: int) -> None:
+        # DSPy's default adapter here is JSON mode, which some servers lack
+        self._propose: Callable[..., dict[str, str]] = InstructionProposer(adapter=dspy.ChatAdapter())
+        self._left = most
+
+    def __call__(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],  # Any: as GEPA gives them
+        components_to_update: list[str],
+    ) -> dict[str, str]:
+        self._left -= 1
+        return self._propose(candidate, reflective_dataset, components_to_update)
+
+    def is_done(self, gepa_state: object) -> bool:
+        """Tell GEPA to stop."""
+        return self._left <= 0
+
+
 def _gepa(inputs: OptimizerInputs) -> list[dspy.Module]:
     """Run GEPA: instructions by reflection on failures, kept where they win on a validation case."""
     config = inputs.config
+    proposer = _LimitedProposer(num_optimizer_steps(config))
     optimizer = dspy.GEPA(
         metric=inputs.evaluator.metric_with_feedback,
         max_metric_calls=gepa_metric_calls(config, len(inputs.val)),
         reflection_minibatch_size=REFLECTION_BATCH,
         reflection_lm=inputs.prompt_lm,
-        # DSPy's default here is JSON mode, which some servers lack
-        instruction_proposer=InstructionProposer(adapter=dspy.ChatAdapter()),
+        instruction_proposer=proposer,
+        gepa_kwargs={"stop_callbacks": proposer.is_done},
         # a judge has a prompt for each kind of question, and a batch has not every kind
         component_selector="all" if config.target is Target.JUDGE else "round_robin",
         num_threads=config.concurrency,

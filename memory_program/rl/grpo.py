@@ -35,11 +35,12 @@ from memory_program.configs.trainer_groups import (
     lasting_settings,
     parse_tool_weights,
 )
-from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights, read_log
+from memory_program.core.errors import ConfigError, DivergenceError, ModelError
 from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
 from memory_program.core.sqlite_address import sqlite_url
+from memory_program.inference.batcher import DIVERGED
 from memory_program.models.memoized import memoized
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.answer_rollouts import AnswerPhase
@@ -66,6 +67,7 @@ from memory_program.rl.trainer.policy_step import StepReport
 from memory_program.rl.validation import ValidationResult, validate_policy
 
 _MIN_IMPROVEMENT = 1e-9  # smaller differences of scores are rounding errors
+_MOST_STEPS_WITHOUT_REPLY = 3
 _MAX_UNSCORED_SHARE = 0.1  # a validation that lost more of its questions cannot become the best
 
 
@@ -123,7 +125,7 @@ class MemoryGRPO(Teleprompter):
             expert_tokens: token counts that the dense reward compares with.
             extra_resume_settings: further JSON settings that must not change between runs: those behind the
                 metric, and those of the student that its prompts do not show.
-            on_start: called when the folder turns out to fit the settings, before models are loaded.
+            on_start: called when the folder fits the settings, and its log is cut back to the checkpoint.
             on_entry: called with every log entry.
             target: the part that is trained. Of the rewards, the reader has ``format_weight`` and
                 ``scale_rewards`` only.
@@ -277,7 +279,12 @@ class _RolloutPhase:
             lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
             # a refill is often one episode, and its session may be too long
             if not number and len(lost) == len(rollouts):
-                raise ModelError(f"every rollout failed; the first failure: {lost[0]}")
+                message = f"every rollout failed; the first failure: {lost[0]}"
+                if DIVERGED in lost[0].message:
+                    raise DivergenceError(
+                        f"{message}; the same command with a lower --learning-rate goes on from a checkpoint"
+                    )
+                raise ModelError(message)
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
             # a reply that cannot be read is a result, and would be the same when the step is taken again
@@ -352,14 +359,16 @@ class _TrainingLoop:
         if not lm.provider.reinforceable:
             lm.provider = LocalProvider()
         self._state = RunState(grpo.folder, _resume_settings(grpo, student, trainset, valset))
-        grpo.on_start()
         self._job = cast(TrainingJob, lm.reinforce(grpo.training.model_dump()))
         self._has_own_logprobs = grpo.training.temperature == 1.0 or samples_on_server(lm)
         grpo.job = self._job
+        self._had_replies = any(entry.get("valid") for entry in read_log(grpo.folder))
+        self._steps_without_reply = 0
         # after reinforce(), which gives the model the name of its job
         data = (trainset, valset)
         self._phase = _make_phase(grpo, grpo.settings, student, data, store, self._state.settings)
         self._progress = self._state.resume(self._job.trainer)
+        grpo.on_start()  # after the log was cut: MLflow does not get steps that are taken again
         drop_rollouts_after(grpo.folder, self._progress.step)
         if isinstance(self._phase, _RolloutPhase):  # a reader's memories do not depend on its weights
             self._phase.undo_roll_ins_after(self._progress.step)
@@ -382,7 +391,12 @@ class _TrainingLoop:
                     f"the job of {str(self._grpo.folder)!r} has ended and cannot go on: start another one in "
                     "another folder (--output-dir), from its result if you like (--model local:PATH)"
                 )
-            self._step()
+            before = progress.step
+            try:
+                self._step()
+            except DivergenceError:
+                self._state.drop_checkpoint(before)  # the weights that the step began with may be the cause
+                raise
         self._job.trainer.load_weights(self._state.best_weights_folder(progress.best_step))
 
     def _stop_reason(self) -> str | None:
@@ -414,6 +428,8 @@ class _TrainingLoop:
             items = [training_items(group, has_own_logprobs=self._has_own_logprobs) for group in groups]
             report = self._job.step([{"batch_id": n, "group": group} for n, group in enumerate(items)])
         metrics = {**sampled.metrics, **update_metrics(report), **watch.metrics()}
+        self._steps_without_reply = 0 if metrics["valid"] else self._steps_without_reply + 1
+        self._had_replies = self._had_replies or bool(metrics["valid"])
         progress.step += 1
         progress.seconds += watch.total_s
         progress.samples += report.samples if report is not None else 0
@@ -434,24 +450,30 @@ class _TrainingLoop:
             **speeds,
             time_left_s=round(max(0.0, left_s)),
         )
+        if self._had_replies and self._steps_without_reply >= _MOST_STEPS_WITHOUT_REPLY:
+            raise ModelError(
+                f"the training diverges: no reply of the last {self._steps_without_reply} steps could be "
+                "used, and replies of earlier steps could; start again in another folder (--output-dir) with "
+                "a lower --learning-rate"
+            )
         # the policy may have left the initial model, or the model that samples
         if isinstance(report, StepReport):
             training = self._grpo.training
             again = (
-                f"the last checkpoint in {str(self._grpo.folder)!r} is kept, and the same command continues "
+                f"a checkpoint in {str(self._grpo.folder)!r} is kept, and the same command continues from it"
             )
             if report.kl is not None and report.kl > training.max_kl:
-                raise ModelError(
+                raise DivergenceError(
                     f"the training diverges: the KL divergence of step {progress.step} is {report.kl:.3g} "
-                    f"nats per token, more than --max-kl {training.max_kl:g}; {again}from it: lower "
-                    f"--learning-rate (it was {report.learning_rate:g})"
+                    f"nats per token, more than --max-kl {training.max_kl:g}; {again}: lower "
+                    f"--learning-rate (it was {report.learning_rate:g} in this step)"
                 )
             gap = report.sampler_logprob_gap
             if gap is not None and gap > training.max_sampler_gap:
                 raise ModelError(
                     f"the training diverges: in step {progress.step} the log-probabilities of sampler and "
                     f"trainer differ by {gap:.3g} on average, more than --max-sampler-gap "
-                    f"{training.max_sampler_gap:g}; {again}from it: use --no-bf16, or raise the limit"
+                    f"{training.max_sampler_gap:g}; {again}: use --no-bf16, or raise the limit"
                 )
 
     def _count_api_calls(self, watch: Stopwatch) -> None:

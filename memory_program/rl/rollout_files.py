@@ -18,12 +18,11 @@ from rich.table import Table
 
 from locomo.atomic_files import atomic_write_bytes
 from memory_program.core.command_line import run_script
-from memory_program.core.errors import RecordError
+from memory_program.core.errors import ConfigError, RecordError
 from memory_program.core.json_files import Json
 
 _FOLDER = "rollouts"
 _SHOWN_CHARS = 160
-_LOWEST = float("-inf")  # a lost rollout has no reward
 
 
 def write_rollouts(folder: Path, step: int, lines: Iterable[Json]) -> None:
@@ -71,9 +70,11 @@ def sample_columns(folder: Path, step: int, rows: int) -> dict[str, list[object]
     return {name: [line[name] for line in flat] for name in (flat[0] if flat else ())}
 
 
-def sort_rollouts(lines: Sequence[Json], by: str) -> list[Json]:
-    """Sort rollouts by a number, highest first; those without it come last."""
-    return sorted(lines, key=lambda line: _LOWEST if line[by] is None else line[by], reverse=True)
+def sort_rollouts(lines: Sequence[Json], by: str, *, lowest_first: bool = False) -> list[Json]:
+    """Sort rollouts by a number, highest first by default; those without it come last."""
+    known = [line for line in lines if line[by] is not None]
+    ranked = sorted(known, key=lambda line: line[by], reverse=True)
+    return (ranked[::-1] if lowest_first else ranked) + [line for line in lines if line[by] is None]
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "memory-program rollouts") -> int:
@@ -105,6 +106,8 @@ def _command(
         limit: Most rows.
         full: Show everything of each rollout: whole replies, tool calls, parts of the reward, all answers.
     """
+    if limit < 1:
+        raise ConfigError(f"--limit {limit} must be at least 1")
     folders = (run, *sorted(run.glob("*-training")))  # of a second part, where both agents are trained
     lines = [line for folder in folders for line in read_rollouts(folder)]
     if not lines:
@@ -117,8 +120,7 @@ def _command(
             choices = f"{known[0]} to {known[-1]}" if name == "step" else ", ".join(known)
             raise RecordError(f"--{name} {value}: there is none in {str(run)!r}, choose from {choices}")
         lines = [line for line in lines if value is None or line[name] == value]
-    ranked = sort_rollouts(lines, sort)
-    shown = (ranked[::-1] if reverse else ranked)[:limit]
+    shown = sort_rollouts(lines, sort, lowest_first=reverse)[:limit]
     console = Console()
     if full:
         for line in shown:

@@ -99,8 +99,8 @@ def fine_tune(
     if process.is_main_process:
         settings = {"epochs": epochs, "batch": batch, **lasting_settings(training)}
         run = RunState(folder, {**_resume_settings(lm, lessons, training), **settings})
-        on_start()
         run.cut_log(_step_of(last) if last else -1)
+        on_start()
     train, val = (
         [example_sample(lm, example) for example in examples] for examples in (lessons.train, lessons.val)
     )

@@ -166,7 +166,7 @@ def test_the_cost_of_a_calibration_counts_when_it_continues(tmp_path):
     with closing(calibration_journal(config)) as journal:
         verdict, usage = Verdict.CORRECT, Usage(calls=1, cost_usd=0.99)
         journal.add(JudgeRecord(case.key, "q", Rubric.STRICT, verdict, Outcome.OK, "", usage, 0.1))
-    with pytest.raises(BudgetExceededError, match=r"would cost about \$1.0.*no model was called"):
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$1.0.*no question asked"):
         evaluate(config, console=Console(file=io.StringIO()))
 
 

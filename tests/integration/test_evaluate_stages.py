@@ -461,7 +461,7 @@ def test_estimated_and_real_cost_are_reported(bench):
 
 def test_a_run_estimated_over_the_limit_does_not_start(bench):
     system = Paid()
-    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; no model was called"):
+    with pytest.raises(BudgetExceededError, match=r"would cost about \$0.0.*; no session was written"):
         bench.run(system, no_model, **PRICED, max_cost=0.0001)
     assert system.asked == system.remembered == []
 

@@ -14,7 +14,7 @@ from dspy.clients import base_lm
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ConfigError, DivergenceError, ModelError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.grpo import MemoryGRPO
@@ -181,7 +181,7 @@ def test_a_resumed_training_rebuilds_the_memories_that_are_newer_than_its_checkp
     [
         (
             {"max_kl": 1e-12},
-            r"the KL divergence of step \d is .* more than --max-kl 1e-12; the last",
+            r"the KL divergence of step \d is .* more than --max-kl 1e-12; a checkpoint",
         ),
         ({"max_sampler_gap": 1e-12}, r"sampler and trainer differ by .* more than --max-sampler-gap 1e-12"),
     ],
@@ -193,11 +193,32 @@ def test_a_training_that_diverges_stops_and_keeps_its_last_checkpoint(folder, tm
         limited.compile(student(folder), trainset=TRAIN, valset=VAL)
     stopped = read_entries(tmp_path, "step")[-1]["step"]
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
-    assert kept[-1] == f"{stopped - 1:06d}"
+    # the KL of a step is that of the weights that it began with, so their checkpoint is deleted
+    assert kept[-1] == f"{stopped - (2 if 'max_kl' in limit else 1):06d}"
     resumed = grpo(tmp_path, save_every=1, num_train_steps=3)
     resumed.training = ReinforceSettings(**{**TRAINING, "beta": 0.01, "learning_rate": 1e-4})
     resumed.compile(student(folder), trainset=TRAIN, valset=VAL)
     assert [entry["step"] for entry in read_entries(tmp_path, "step")] == [1, 2, 3]
+
+
+def test_a_training_with_a_rate_that_ruined_it_goes_on_with_a_lower_one(folder, tmp_path):
+    def train(rate):
+        training = grpo(tmp_path, save_every=1, num_train_steps=3)
+        training.training = ReinforceSettings(**{**TRAINING, "learning_rate": rate})
+        training.compile(student(folder), trainset=TRAIN, valset=VAL)
+
+    with pytest.raises(DivergenceError, match="lower --learning-rate"):
+        train(1e30)
+    train(1e-4)
+    assert [entry["step"] for entry in read_entries(tmp_path, "step")] == [1, 2, 3]
+
+
+def test_a_training_after_which_no_reply_can_be_used_stops(folder, tmp_path):
+    training = grpo(tmp_path, num_train_steps=9, val_every=9)
+    training.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e5})
+    with pytest.raises(ModelError, match=r"no reply of the last 3 steps could be used.*--output-dir"):
+        training.compile(student(folder), trainset=TRAIN, valset=VAL)
+    assert [entry["valid"] > 0 for entry in read_entries(tmp_path, "step")] == [True, False, False, False]
 
 
 def test_groups_without_spread_are_replaced_by_those_of_other_episodes(folder, tmp_path):

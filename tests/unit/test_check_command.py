@@ -53,3 +53,26 @@ def test_what_is_probably_a_mistake_is_noted(tmp_path, capsys):
     assert "evidence 'D1:999' names no turn" in out
     assert "question 0 has an answer and no evidence" in out
     assert "question 1 has the text of another one" in out
+
+
+def test_an_answer_that_the_official_f1_never_takes_as_right_is_noted(tmp_path, capsys):
+    sample = json.loads(SAMPLE_FILE.read_text())[:1]
+    question = {"question": "Which grade?", "category": 4, "evidence": ["D1:1"]}
+    sample[0]["qa"] = [{**question, "answer": "A"}, {**question, "question": "What?", "answer": "A dog"}]
+    sample[0]["qa"] += [{**question, "question": "Would he?", "category": 3, "answer": "Yes; he likes it"}]
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(sample))
+    assert main([str(path)]) == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if "official F1" in line]
+    assert len(notes) == 1
+    assert "question 0 has the answer 'A'" in notes[0]
+
+
+def test_two_keys_of_one_session_number_are_refused(tmp_path, capsys):
+    sample = json.loads(SAMPLE_FILE.read_text())[:1]
+    talk = sample[0]["conversation"]
+    talk |= {"session_01": talk["session_1"], "session_01_date_time": talk["session_1_date_time"]}
+    path = tmp_path / "own.json"
+    path.write_text(json.dumps(sample))
+    assert main([str(path)]) == 1
+    assert "session number='session_1' occurs twice" in capsys.readouterr().err

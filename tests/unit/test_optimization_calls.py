@@ -188,7 +188,7 @@ def test_a_failed_call_is_counted_and_made_again(counting: Counting, calls: Repl
     for _ in range(2):
         with pytest.raises(dspy.LMError, match="out of order"):
             lm("fail?")
-    assert (len(counting.asked), calls.used, calls.paid.calls) == (2, 2, 0)
+    assert (len(counting.asked), calls.used, calls.paid.failed_calls) == (2, 2, 2)
     assert lm.tally == SuccessCounter(failed=2, first_failure="ServerError: out of order (test)")
     lm.copy(rollout_id=1, temperature=1.0)("A?")
     assert lm.tally.succeeded == 1
@@ -202,6 +202,19 @@ def test_a_failed_call_of_an_earlier_try_counts_towards_the_limit(counting: Coun
                 with pytest.raises((dspy.LMError, RunStopped)):
                     lm("fail?")
             assert calls.used == used
+    assert len(counting.asked) == 3
+
+
+def test_a_failed_call_is_not_made_again_once_the_calls_are_spent(counting: Counting, journal: Open) -> None:
+    for is_again in (False, True):
+        with closing(journal(max_calls=3)) as calls:
+            lm = model(counting, calls)
+            with pytest.raises(dspy.LMError, match="failed before" if is_again else "out of order"):
+                lm("fail?")
+            assert (lm("0?"), lm("1?")) == (["reply 2"], ["reply 3"])
+            assert (calls.used, calls.usage.calls, calls.usage.failed_calls) == (3, 3, 1)
+            with pytest.raises(RunStopped, match="max_calls=3 is reached"):
+                lm("2?")
     assert len(counting.asked) == 3
 
 

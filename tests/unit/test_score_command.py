@@ -98,6 +98,14 @@ def test_a_ranking_of_sessions_has_no_recall_of_turns(tmp_path):
     assert found["retrieval"]["turn/recall/5"]["value"] is None
 
 
+def test_a_session_in_a_ranking_of_turns_counts_as_its_turns(tmp_path):
+    asked = next(q for q in QUESTIONS if len(q.evidence) == 1 and not q.evidence[0].startswith("D1:"))
+    session = asked.evidence[0].partition(":")[0]
+    line = {"question_id": asked.question_id, "ranking": ["D1:1", session]}
+    found = json.loads((score(tmp_path, [line])[1] / "results.json").read_text())["systems"]["mem0"]
+    assert found["recall"]["10"] == 1.0
+
+
 def test_a_line_without_a_time_has_no_latency_of_zero(tmp_path):
     timed, untimed = ({"question_id": q.question_id, "answer": "x"} for q in QUESTIONS[:2])
     found = json.loads(
@@ -147,6 +155,10 @@ def test_sessions_count_as_the_writing_of_the_system(tmp_path, capsys):
         (
             {"question_id": QUESTIONS[0].question_id, "ranking": ["D99:1"]},
             "'D99:1' is no turn and no session",
+        ),
+        (
+            {"question_id": QUESTIONS[0].question_id, "ranking": [{"sources": ["D1:1"], "tokens": -5}]},
+            "tokens: Input should be greater than or equal to 0",
         ),
         ({"question_id": QUESTIONS[0].question_id, "answer": "x", "cost": 1}, "cost: Extra inputs"),
         ({"question_id": QUESTIONS[0].question_id, "answer": "x", "cost_usd": 1e308}, "cost_usd: "),

@@ -19,7 +19,7 @@ from memory_program.rl.base_comparison import comparison_table, validation_diffe
 from memory_program.rl.episodes import Episode
 from memory_program.rl.model_card import format_difference, model_card
 from memory_program.rl.rollout_files import main as show_rollouts
-from memory_program.rl.rollout_files import write_rollouts
+from memory_program.rl.rollout_files import sort_rollouts, write_rollouts
 from memory_program.rl.training_data import count_examples, load_training_splits
 from memory_program.rl.training_models import scoring_settings
 from memory_program.rl.training_progress import (
@@ -350,3 +350,21 @@ def test_the_rollouts_of_a_second_part_are_shown(tmp_path: Path, capsys: pytest.
     write_rollouts(tmp_path / "reader-training", 1, [{**line, "agent": "reader"}])
     assert show_rollouts([str(tmp_path), "--agent", "reader"]) == 0
     assert "1 of 1 rollouts" in capsys.readouterr().out
+
+
+def test_rollouts_without_a_value_come_last_in_both_orders(tmp_path: Path) -> None:
+    lines = [{"reward": reward} for reward in (0.5, None, 0.1, 0.9)]
+    assert [one["reward"] for one in sort_rollouts(lines, "reward")] == [0.9, 0.5, 0.1, None]
+    assert [one["reward"] for one in sort_rollouts(lines, "reward", lowest_first=True)] == [
+        0.1,
+        0.5,
+        0.9,
+        None,
+    ]
+    assert show_rollouts([str(tmp_path), "--limit", "0"]) == 2
+
+
+@pytest.mark.parametrize("name", ["learning_rate", "beta", "weight_decay", "alpha", "format_weight"])
+def test_an_infinite_number_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        TrainConfig(**{name: float("inf")})

@@ -137,7 +137,7 @@ def check_affordable(
         raise BudgetExceededError(
             f"the run would cost about ${expected:.4f}, more than max_cost={max_cost_usd!r}: raise "
             "--max-cost, ask fewer questions (--num-test, --conversations), or choose a cheaper model; no "
-            "model was called"
+            "session was written and no question asked"
         )
 
 

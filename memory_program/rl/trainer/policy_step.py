@@ -20,13 +20,14 @@ from typing import Any, Literal
 import torch
 from peft import PeftModel, get_peft_model
 from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.configs.training_defaults import fill_in_defaults
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import DivergenceError, ModelError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
 from memory_program.rl.trainer.adapters import lora_config, save_adapter, write_model
@@ -294,7 +295,7 @@ class LocalTrainer:
         learning_rate, warmup_steps = filled_in(settings.learning_rate), filled_in(settings.warmup_steps)
         norm = float(torch.nn.utils.clip_grad_norm_(self._trained, settings.max_grad_norm))
         if not (math.isfinite(norm) and math.isfinite(loss)):
-            raise ModelError(
+            raise DivergenceError(
                 f"the training diverges: in step {self.steps + 1} the loss is {loss:.3g} and the gradient "
                 f"{norm:.3g}; the same command with a lower --learning-rate (it was {learning_rate:g}) "
                 "continues from the last checkpoint"
@@ -304,6 +305,12 @@ class LocalTrainer:
             group["lr"] = self._rate
         self._optimizer.step()
         self._optimizer.zero_grad()
+        if not all(bool(weight.isfinite().all()) for weight in self._trained):
+            raise DivergenceError(
+                f"the training diverges: weights are not finite after step {self.steps + 1}; the same "
+                f"command with a lower --learning-rate (it was {learning_rate:g}) continues from the last "
+                "checkpoint"
+            )
         ema_decay = self.settings.ema_decay
         if ema_decay:
             with torch.no_grad():
@@ -408,7 +415,8 @@ class LocalTrainer:
             "cuda_random": torch.cuda.get_rng_state_all(),
         }
         draft = folder / f"{_STATE}.draft"
-        torch.save(state, draft)
+        with _disk_errors(folder):
+            torch.save(state, draft)
         draft.replace(folder / _STATE)  # atomic
 
     def load_state(self, folder: Path) -> None:
@@ -435,7 +443,8 @@ class LocalTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: w.detach().cpu().clone() for name, w in zip(self._names, self._trained, strict=True)}
         draft = folder / f"{_WEIGHTS}.draft"
-        save_file(weights, draft)
+        with _disk_errors(folder):
+            save_file(weights, draft)
         draft.replace(folder / _WEIGHTS)
 
     def load_weights(self, folder: Path) -> None:
@@ -463,3 +472,14 @@ class LocalTrainer:
         with self.engine.updating() as network:
             source = self.engine.settings.source
             write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
+
+
+@contextmanager
+def _disk_errors(folder: Path) -> Generator[None]:
+    """Raise an ``OSError``, as other writers do, where torch and safetensors cannot write their file."""
+    try:
+        yield
+    except (SafetensorError, RuntimeError) as error:
+        raise OSError(
+            f"{str(folder)!r} cannot be written ({error}): make room, and give the same command again"
+        ) from error
