@@ -20,12 +20,13 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from locomo.types import Session
 from memory_program.bank.memory import CORE_LIMIT_CHARS, MEMORY_LIMIT_CHARS, Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
-from memory_program.bank.turn_buffer import SessionRule, SpokenTurn, TurnBuffer
+from memory_program.bank.turn_buffer import RequestKey, SessionRule, SpokenTurn, TurnBuffer
 from memory_program.core.errors import StoreError
 from memory_program.core.hashing import content_hash
 
 _T = TypeVar("_T")
 _SPEAKERS = {"user": "User", "human": "User", "assistant": "Assistant"}
+_SAME_IMPORT_S = 60.0
 _MOST_CHARS = 16_000  # of a turn: a longer message becomes several
 
 
@@ -131,11 +132,26 @@ def save_foreign_export(store: BankStore, namespace: str, found: ForeignExport) 
             start += longest
     if space.bank.version > space.saved.version:
         store.save(space)
-    for talk in sorted(talks, key=lambda talk: talk[0].time):
-        buffer.add(namespace, (), ends=True)  # an open session is another conversation
-        buffer.add(namespace, talk, ends=True)
-    skipped = len(offered) - len(drafts) + sum(map(len, found.talks)) - sum(map(len, talks))
-    return ImportCounts(len(drafts), sum(map(len, talks)), skipped)
+    added = 0
+    for number, talk in enumerate(sorted(talks, key=lambda talk: talk[0].time)):
+        try:
+            buffer.add(namespace, (), ends=True)  # an open session is another conversation
+            done = buffer.add(namespace, talk, ends=True, request=_talk_key(talk))
+        except StoreError as error:
+            raise StoreError(
+                f"{number} of {len(talks)} conversations are imported, and then: {error}; the same command "
+                "imports the others"
+            ) from error
+        added += 0 if done.is_repeated else done.added
+    skipped = len(offered) - len(drafts) + sum(map(len, found.talks)) - added
+    return ImportCounts(len(drafts), added, skipped)
+
+
+def _talk_key(talk: Sequence[SpokenTurn]) -> RequestKey:
+    """Return a key that lets only one of several imports at once add a conversation."""
+    told = [[turn.speaker, turn.text, turn.time.isoformat() if turn.has_own_time else None] for turn in talk]
+    digest = content_hash("import", told)
+    return RequestKey(f"import:{digest}", digest, _SAME_IMPORT_S)
 
 
 # -- memories ----------------------------------------------------------------------------------------
@@ -162,7 +178,20 @@ class _Message(BaseModel):
     name: str | None = None
     content: str | list[dict[str, Any]] | None = None  # Any: each kind of part its own
     text: str | None = None
+    tool_calls: list[dict[str, Any]] | None = None  # Any: as above
     created_at: datetime | None = None
+
+    @property
+    def sent(self) -> str | None:
+        """The text that a Letta agent sent by a tool; then its content is what it thought."""
+        for call in self.tool_calls or ():
+            function = call.get("function")
+            if isinstance(function, dict) and function.get("name") == "send_message":
+                with suppress(ValueError, RecursionError):
+                    arguments = json.loads(str(function.get("arguments")))
+                    if isinstance(arguments, dict) and isinstance(arguments.get("message"), str):
+                        return arguments["message"]
+        return None
 
 
 class _LettaPassage(BaseModel):
@@ -272,7 +301,15 @@ class _ClaudeMessage(BaseModel):
     sender: str
     text: str = ""
     content: list[dict[str, Any]] = []  # Any: as above
+    attachments: list[dict[str, Any]] = []  # Any: as above; a long text that was pasted is one
     created_at: datetime | None = None
+
+    @property
+    def words(self) -> str:
+        """The text of the message, and of its attachments; ``text`` has placeholders for tools."""
+        attached = (one.get("extracted_content") for one in self.attachments)
+        said = [_join_text(self.content) or self.text, *(one for one in attached if isinstance(one, str))]
+        return "\n".join(text for text in said if text.strip())
 
 
 class _ClaudeTalk(BaseModel):
@@ -284,7 +321,7 @@ class _ClaudeTalk(BaseModel):
         return [
             _Message(
                 role=one.sender,
-                content=one.text or one.content,
+                content=one.words,
                 created_at=one.created_at or (None if place else self.created_at),
             )
             for place, one in enumerate(self.chat_messages)
@@ -316,13 +353,16 @@ def _talks(found: Iterable[Sequence[_Message]]) -> list[list[SpokenTurn]]:
             text = one.content if isinstance(one.content, str) else _join_text(one.content or [])
             role = one.role_type or one.role
             text = text or one.text or ""
+            if one.sent is not None:
+                text = one.sent
             if role == "user":  # Letta packs messages as JSON; its own events have no words
                 with suppress(ValueError, RecursionError):
                     packed = json.loads(text)
                     if isinstance(packed, dict) and "type" in packed:
                         said = packed.get("message")
                         text = said if packed["type"] == "user_message" and isinstance(said, str) else ""
-            turns += _say(turns, role, text, one.created_at, one.name)
+            name = one.name or (one.role if one.role_type else None)  # older files of Zep: role is a name
+            turns += _say(turns, role, text, one.created_at, name)
         talks.append(turns)
     return [talk for talk in talks if talk]
 

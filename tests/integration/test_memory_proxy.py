@@ -169,6 +169,16 @@ def test_a_header_switches_memory_off_for_one_request(tmp_path, model):
         assert len(waiting(service)) == 2
 
 
+def test_without_memory_a_request_is_forwarded_as_it_came(tmp_path, model):
+    odd = {"model": "m", "messages": [{"role": "user", "content": "Hi", "time": "noon", "name": "x" * 300}]}
+    with proxied(tmp_path, model, [said("a")]) as (client, upstream, service):
+        url = f"{client.base_url}chat/completions"
+        assert httpx.post(url, json=odd).status_code == 400
+        assert httpx.post(url, json=odd, headers={"X-Memory": "off"}).status_code == 200
+        assert upstream.bodies[0] == odd
+        assert waiting(service) == []
+
+
 @pytest.mark.parametrize(
     ("system", "expected"),
     [
@@ -250,7 +260,7 @@ def test_an_upstream_that_is_not_there_is_an_error_that_says_so(tmp_path, model)
 
 
 def test_what_a_client_heard_before_it_left_is_remembered(tmp_path, model):
-    with proxied(tmp_path, model, [said("Hello there, " * 30)], event_s=0.005) as (client, _, service):
+    with proxied(tmp_path, model, [said("Hello there, " * 30)] * 3, event_s=0.005) as (client, _, service):
         stream = complete(client, PIP, stream=True)
         for event, _ in zip(stream, range(20), strict=False):
             assert event
@@ -261,6 +271,10 @@ def test_what_a_client_heard_before_it_left_is_remembered(tmp_path, model):
             time.sleep(0.05)
         assert waiting(service)[1].startswith("Assistant: Hello")
         assert len(waiting(service)[1]) < 300
+        for _ in range(2):  # the whole reply to the same request counts, once
+            assert list(complete(client, PIP, stream=True))
+        assert [turn[:16] for turn in waiting(service)][2:] == ["Assistant: Hello"]
+        assert len(waiting(service)[2]) > 300
 
 
 def test_an_error_with_a_good_status_is_not_remembered(tmp_path, model):

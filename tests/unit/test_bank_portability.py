@@ -511,6 +511,63 @@ def test_a_session_that_is_written_during_an_import_is_not_imported_again(db, mo
         assert buffer.sessions("new") == []
 
 
+def test_two_imports_at_once_add_a_conversation_once(db, monkeypatch):
+    original = BankStore.load
+
+    def load_after_the_other_import(store, namespace):
+        monkeypatch.undo()
+        space = original(store, namespace)
+        assert save_foreign_export(store, namespace, found).turns == 2
+        return space
+
+    with BankStore(db) as store:
+        found, buffer = read_foreign_export(thread("a", "b")), TurnBuffer(store.database, SessionRule())
+        monkeypatch.setattr(BankStore, "load", load_after_the_other_import)
+        counts = save_foreign_export(store, "new", found)
+        assert (counts.turns, counts.known) == (0, 2)
+        assert sum(len(session.turns) for session in buffer.sessions("new")) == 2
+
+
+def texts_of(db, tmp_path, document):
+    assert import_(db, tmp_path, document) == 0
+    with BankStore(db) as store:
+        waiting = TurnBuffer(store.database, SessionRule()).sessions("new")
+    return [turn.line for session in waiting for turn in session.turns]
+
+
+def test_what_a_letta_agent_sent_is_imported_and_not_what_it_thought(db, tmp_path):
+    call = {"function": {"name": "send_message", "arguments": json.dumps({"message": "A lovely name!"})}}
+    look = {"function": {"name": "archival_memory_search", "arguments": "{}"}}
+    thought = [{"type": "text", "text": "The user seems lonely."}]
+    messages = [
+        {"role": "user", "content": "I am Ada.", "created_at": AT},
+        {"role": "assistant", "content": thought, "tool_calls": [look, call]},
+        {
+            "role": "assistant",
+            "content": "Bye.",
+            "tool_calls": [{"function": {"name": "send_message", "arguments": "{"}}],
+        },
+    ]
+    said = texts_of(db, tmp_path, {"agents": [{"messages": messages}], "blocks": []})
+    assert said == ["User: I am Ada.", "Assistant: A lovely name!", "Assistant: Bye."]
+
+
+def test_a_claude_message_has_its_own_words_and_what_was_pasted(db, tmp_path):
+    blocks = [{"type": "text", "text": "Let me look."}, {"type": "tool_use", "name": "x"}]
+    pasted = {"file_name": "paste.txt", "extracted_content": "My allergies: peanuts."}
+    messages = [
+        {"sender": "human", "text": "", "content": [], "attachments": [pasted], "created_at": AT},
+        {"sender": "assistant", "text": "Let me look.\nThis block is not supported.", "content": blocks},
+    ]
+    said = texts_of(db, tmp_path, [{"chat_messages": messages}])
+    assert said == ["User: My allergies: peanuts.", "Assistant: Let me look."]
+
+
+def test_an_older_message_of_zep_has_the_name_of_its_speaker(db, tmp_path):
+    messages = [{"role": "Alice", "role_type": "user", "content": "Hi.", "created_at": AT}]
+    assert texts_of(db, tmp_path, {"messages": messages}) == ["Alice: Hi."]
+
+
 def test_a_profile_without_room_becomes_memories(db, tmp_path, capsys):
     document = {"agents": [], "blocks": [{"label": "human", "value": "Ana likes tea. " * 400}]}
     for printed in ("memories: 3  turns: 0  imported before: 0", "memories: 0  turns: 0  imported before: 3"):

@@ -9,7 +9,6 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from functools import partial
 from hashlib import sha256
 from typing import Any
 
@@ -23,7 +22,7 @@ from pydantic import ValidationError
 from locomo.prompt_markers import escape_prompt_markers
 from memory_program.agents.context import ReaderContext
 from memory_program.agents.signatures import EMPTY_PLACEHOLDER
-from memory_program.bank.turn_buffer import RequestKey, SpokenTurn
+from memory_program.bank.turn_buffer import AddedTurns, RequestKey, SpokenTurn
 from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import TOKEN_PREFIX, Principal
@@ -93,15 +92,16 @@ class ChatProxy:
 
     async def complete_chat(self, request: Request) -> Response:
         """Forward a chat request with memories, and remember the exchange."""
-        try:
-            body: Any = json.loads(await request.body())
-            messages = [ChatMessage.model_validate(message) for message in body["messages"]]
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
-            is_json = isinstance(error, ValidationError)
-            why = "its messages are not those of a chat" if is_json else "no JSON chat"
-            return _openai_error(400, f"the request cannot be read: {why}", "invalid_request_error")
+        content = await request.body()
         exchange: _Exchange | None = None
         if request.headers.get(SWITCH_HEADER, "").strip().lower() != "off":
+            try:
+                body: Any = json.loads(content)
+                messages = [ChatMessage.model_validate(message) for message in body["messages"]]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                is_json = isinstance(error, ValidationError)
+                why = "its messages are not those of a chat" if is_json else "no JSON chat"
+                return _openai_error(400, f"the request cannot be read: {why}", "invalid_request_error")
             principal: Principal = request.state.principal
             user = body.get("user")
             query = next((m.text for m in reversed(messages) if m.role == "user" and m.text), "")
@@ -118,10 +118,11 @@ class ChatProxy:
             told = format_memory_message(shown)
             if told:
                 body["messages"] = add_to_system(body["messages"], told)
+            content = json.dumps(body).encode()  # in ASCII, which carries whatever the client escaped
         sent = self._client.build_request(
             "POST",
             f"{self._upstream}/chat/completions",
-            content=json.dumps(body).encode(),  # in ASCII, which carries whatever the client escaped
+            content=content,
             headers={**self._headers(request.headers), b"Content-Type": b"application/json"},
         )
         try:
@@ -130,15 +131,15 @@ class ChatProxy:
                 return StreamingResponse(
                     self._stream(answer, exchange), answer.status_code, _passed_on(answer.headers)
                 )
-            content = await answer.aread()
+            reply = await answer.aread()
             await answer.aclose()
         except httpx.HTTPError as error:
             return _upstream_failure(error)
         if exchange is not None and answer.is_success:
-            exchange.read_whole(content)
+            exchange.read_whole(reply)
             if not exchange.has_failed:
                 await self._remember(exchange)
-        return Response(content, answer.status_code, _passed_on(answer.headers))
+        return Response(reply, answer.status_code, _passed_on(answer.headers))
 
     async def _stream(self, answer: httpx.Response, exchange: "_Exchange | None") -> AsyncIterator[bytes]:
         is_kept, is_heard = exchange is None, False
@@ -164,20 +165,28 @@ class ChatProxy:
             with anyio.CancelScope(shield=True):
                 await answer.aclose()
                 if exchange is not None and not is_kept and exchange.reply and is_heard:  # the client left
-                    await self._remember(exchange)
+                    await self._remember(exchange, is_whole=False)
 
-    async def _remember(self, exchange: "_Exchange") -> None:
-        turns = exchange.turns()
-        if not turns or not exchange.is_kept:
+    async def _remember(self, exchange: "_Exchange", *, is_whole: bool = True) -> None:
+        """Remember an exchange once; after a part of its reply, the whole reply to the same request too."""
+
+        def add() -> AddedTurns | None:
+            find, part = self._service.buffer.response, exchange.key(is_whole=False)
+            has_part = is_whole and find(exchange.namespace, part) is not None
+            turns = exchange.turns(only_reply=has_part)
+            if not turns:
+                return None
+            return self._service.add(exchange.namespace, turns, request=exchange.key(is_whole=is_whole))
+
+        if not exchange.is_kept:
             return
-        make = partial(self._service.add, exchange.namespace, turns, request=exchange.key)
         try:
-            added = await run_in_threadpool(make)
+            added = await run_in_threadpool(add)
         except MemoryProgramError as error:  # the reply is worth more than its memory
             _logger.warning(json.dumps({"event": "exchange not remembered", "error": type(error).__name__}))
             self._metrics.lost_exchanges.inc()
             return
-        if not added.is_repeated:
+        if added is not None and not added.is_repeated:
             self._metrics.turns.inc(added.added)
 
     def _headers(self, given: Mapping[str, str]) -> dict[bytes, bytes]:
@@ -202,12 +211,17 @@ class _Exchange:
         self._began = datetime.now(UTC)
         self._line = b""
         content = json.dumps(given)  # as the messages came, tool calls included
-        digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
-        self.key = RequestKey(f"proxy:{digest}", digest, _SAME_EXCHANGE_S)
+        self._digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
 
-    def turns(self) -> list[SpokenTurn]:
+    def key(self, *, is_whole: bool) -> RequestKey:
+        """Return the key of the exchange, or of one that the client left before its end."""
+        kind = "proxy" if is_whole else "proxy-part"
+        return RequestKey(f"{kind}:{self._digest}", self._digest, _SAME_EXCHANGE_S)
+
+    def turns(self, *, only_reply: bool = False) -> list[SpokenTurn]:
         """Return the new turns: what the user said, and the reply, if it has text."""
-        said = [(message.speaker, message.text, "user", self._began) for message in self._new]
+        new = [] if only_reply else self._new
+        said = [(message.speaker, message.text, "user", self._began) for message in new]
         if self.reply.strip():
             said.append(("Assistant", self.reply.strip(), "assistant", datetime.now(UTC)))
         return [
