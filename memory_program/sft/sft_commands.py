@@ -108,6 +108,9 @@ def collect_trajectories(
         check_model(expert)
     program.writer.set_lm(expert)
     with lock_run_folder(config.output_dir):
+        prompts = config.output_dir / PROGRAM_FILE
+        if not prompts.exists():  # before the first session: fine-tuning checks what a killed run recorded
+            save_with_data(program, prompts, [config.program])
         found = record_trajectories(
             program,
             splits.train,
@@ -117,7 +120,7 @@ def collect_trajectories(
             temperature=config.temperature,
             max_tokens=config.max_completion_tokens,
         )
-        save_with_data(program, config.output_dir / PROGRAM_FILE, [config.program])
+        save_with_data(program, prompts, [config.program])
     sessions = sum(collected.sessions for collected in found)
     say(f"{sessions:,} sessions of {len(found)} conversations: {config.output_dir}")
     files = {session_file(config.output_dir, conversation.conversation_id) for conversation in splits.train}
