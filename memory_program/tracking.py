@@ -151,9 +151,9 @@ class RunTracker:
 
         self._later(begin)
 
-    def log_points(self, points: CurvePoints, *, is_new: bool = False) -> None:
-        """Log points of curves, unless MLflow has their step; new ones also then, of a step taken again."""
-        self._later(partial(self._log_points, points, is_new=is_new))
+    def log_points(self, points: CurvePoints) -> None:
+        """Log points of curves, unless MLflow has their step."""
+        self._later(partial(self._log_points, points))
 
     def log_child(self, child: TrackedRun) -> None:
         """Open the run of a system or a candidate; with metrics, log and end it, unless that was done."""
@@ -379,11 +379,11 @@ class RunTracker:
             self._watcher.communicate(b"ended")
             self._watcher = None
 
-    def _log_points(self, points: CurvePoints, *, is_new: bool = False) -> None:
+    def _log_points(self, points: CurvePoints) -> None:
         client, marker = self._client, points.marker
         if marker not in self._steps:
             self._steps[marker] = {point.step for point in client.get_metric_history(self._run_id, marker)}
-        if is_new or points.step not in self._steps[marker]:
+        if points.step not in self._steps[marker]:
             self._wake()
             if points.table:
                 client.log_table(self._run_id, dict(points.table), points.table_file)

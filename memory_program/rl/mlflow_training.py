@@ -107,7 +107,7 @@ class TrainingPublisher(RunTracker):
             table = sample_columns(self._config.part_folder(part), points.step, _TABLE_ROWS)
             file = f"rollouts/{self._prefix(part)}step-{points.step:06d}.json"
             points = replace(points, table=table, table_file=file)
-        self.log_points(points, is_new=True)
+        self.log_points(points)
 
     def _points(self, entry: LogEntry, part: Part) -> CurvePoints:
         points, prefix = CurvePoints.from_entry(entry), self._prefix(part)

@@ -210,7 +210,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
                 say(f"validation after {entry['step']} steps: {told}")
             else:
                 say(f"step {entry['step']}: {told}, {entry['tokens_per_s/trained']:,.0f} tokens/s")
-            tracker.log_points(CurvePoints.from_entry(entry), is_new=True)
+            tracker.log_points(CurvePoints.from_entry(entry))
 
         lm = language_model(
             config.model, chat_template_kwargs=config.system.replies.settings().chat_template_kwargs

@@ -473,7 +473,7 @@ def test_the_log_names_the_label_of_the_token_that_deleted_and_never_the_token(
     who = {"namespace": "ana", "token": token.split("_")[1], "label": "Ana's laptop"}
     assert found == [
         {"event": "forget", **who, "memories": 1},
-        {"event": "undo", **who, "operations": 1},
+        {"event": "undo", **who, "operations": 2},
         {"event": "erase", **who},
     ]
     assert token not in caplog.text

@@ -57,7 +57,7 @@ def test_rollouts_are_sorted_filtered_and_shown_as_they_are(tmp_path: Path, caps
         )
 
     assert order(shown()) == ["[red]", "middle", "low", "lost"]
-    assert order(shown("--reverse", "--limit", "2")) == ["lost", "low"]
+    assert order(shown("--reverse", "--limit", "2")) == ["low", "middle"]
     assert order(shown("--agent", "core", "--step", "2")) == ["middle", "lost"]
     assert "\x1b" not in shown()
     assert '"gold": "Ana"' in shown("--full", "--limit", "1")

@@ -5,10 +5,10 @@ from datetime import date, timedelta
 
 import pytest
 
+from memory_program.bank.dates.date_span import format_day
 from memory_program.bank.dates.resolve import resolve_date
 from memory_program.worlds.mentions import (
     TimeMention,
-    format_gold_day,
     future_mention,
     mention_date,
     past_mention,
@@ -75,7 +75,7 @@ def test_the_program_s_resolver_agrees_on_every_exact_mention() -> None:
 def test_an_exact_mention_has_a_day_and_a_coarse_one_a_phrase() -> None:
     for mention in mentions(4, 500, FRIDAY):
         assert (mention.day is None) == bool(mention.phrase)
-        assert mention.day is None or mention.gold == format_gold_day(mention.day)
+        assert mention.day is None or mention.gold == format_day(mention.day)
         assert str(mention.gold) in mention.phrase or mention.day
 
 

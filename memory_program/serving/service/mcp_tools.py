@@ -174,7 +174,7 @@ class MemoryDoor:
             namespace = self._choose(writes=True)
             make = partial(self._service.forget, namespace, memory_ids, reason=reason[:500])
             done = await run_in_threadpool(make)
-            log_deletion(_sender.get().principal, "forget", namespace, memories=len(done.operations))
+            log_deletion(_sender.get().principal, "forget", namespace, memories=len(set(memory_ids)))
             return change_response(done)
 
     async def undo(

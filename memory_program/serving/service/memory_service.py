@@ -382,7 +382,7 @@ class MemoryService:
                 _strike_from_profile(space, memory.text, by)
 
         done = self._change(namespace, change, reason or "forgotten by the user", request, drops=turns)
-        _logger.info("%s: forgot %d memories, version %d", namespace, len(done.operations), done.version)
+        _logger.info("%s: forgot %d memories, version %d", namespace, len(names), done.version)
         return done
 
     def undo(

@@ -378,7 +378,7 @@ async def forget(
         parts.service.forget, namespace, body.memory_ids, reason=body.reason, request=key(body)
     )
     if not done.is_repeated:
-        log_deletion(_sender(request), "forget", namespace, memories=len(done.operations))
+        log_deletion(_sender(request), "forget", namespace, memories=len(set(body.memory_ids)))
     return change_response(done)
 
 
