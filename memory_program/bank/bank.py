@@ -236,7 +236,10 @@ class MemoryBank:
         return self._supersede(OperationKind.DELETE, (self._require_live(memory_id),), (), by)
 
     def forget(self, memory_id: str, by: Provenance) -> Operation:
-        """Delete a memory, live or replaced before; outside any session it then never held (``validity``)."""
+        """Delete a memory, also one that was replaced before.
+
+        An edit outside any session corrects the past: the memory then never held (see ``validity``).
+        """
         return self._supersede(OperationKind.DELETE, (self.get(memory_id),), (), by)
 
     def merge(self, memory_ids: Sequence[str], draft: Draft, by: Provenance) -> Operation:

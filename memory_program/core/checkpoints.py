@@ -164,10 +164,10 @@ class RunState:
             shutil.rmtree(old)
 
     def drop_checkpoint(self, step: int) -> None:
-        """Delete the checkpoint of a step, if there is an older one to resume from."""
-        older, folder = self._checkpoint_folders()[:-1], self._checkpoints / f"{step:06d}"
-        if older and folder not in older and folder.is_dir():
-            shutil.rmtree(folder)
+        """Delete the newest checkpoint if it is of this step and there is an older one to resume from."""
+        folders = self._checkpoint_folders()
+        if len(folders) > 1 and int(folders[-1].name) == step:
+            shutil.rmtree(folders[-1])
 
     def log(self, entry: LogEntry) -> None:
         """Append an entry to the log, durably."""

@@ -269,7 +269,9 @@ def _parse_line(text: bytes, place: str) -> _Line | _SessionLine:
         is_session = isinstance(value, dict) and "session_id" in value
         return (_SessionLine if is_session else _Line).model_validate(value)
     except ValidationError as error:
-        first = max(error.errors(), key=lambda one: len(one["loc"]))  # of a union, what came furthest
+        first = max(
+            error.errors(), key=lambda one: len(one["loc"])
+        )  # the deepest: of the type that was meant
         where = ".".join(map(str, first["loc"])) or "the line"
         raise RecordError(f"{place}: {where}: {first['msg']}; expected {_EXAMPLE}") from error
     except (ValueError, RecursionError) as error:

@@ -246,7 +246,7 @@ class ReplyCache:
         whole, limit, is_part = self._whole, None, False
         used, usage = (self._made, self._made_usage) if is_new else (self.used, self.usage)
         cost_usd = usage.cost_usd
-        if budget.max_calls is not None and max(used, self.used) >= budget.max_calls:
+        if budget.max_calls is not None and used >= budget.max_calls:
             limit, is_part = f"max_calls={whole.max_calls} is reached", budget.max_calls != whole.max_calls
         elif budget.max_cost_usd is not None and cost_usd is None:
             limit = f"max_cost={whole.max_cost_usd!r} {UNPRICED}"

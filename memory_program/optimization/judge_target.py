@@ -111,13 +111,13 @@ class JudgeOptimizationTarget:
         """Make a student of the current judge; its verdicts are compared with the known ones."""
         return JudgeStudent(evaluator, self.program)
 
-    def fixed(self, target: Target) -> Json:
+    def fixed_settings(self, target: Target) -> Json:
         """Return the settings of replies, which a stage does not change and its scores depend on."""
         config = self._config
         address = server_address(config, config.task_role)
         return judge_reply_settings(config.system.replies, config.model, address)
 
-    def signature(self, target: Target, candidate: PromptCandidate, n: int, fixed: Json) -> str:
+    def signature(self, target: Target, candidate: PromptCandidate, n: int, fixed_settings: Json) -> str:
         """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         parts = {
             "bench": self._benchmark.value,
@@ -129,7 +129,7 @@ class JudgeOptimizationTarget:
             "model": model_fingerprint(self._config.model),
             "prompts": candidate.name[:8],
             "seed": self._config.seed,
-            **fixed,
+            **fixed_settings,
         }
         return "|".join(["known_verdicts", *(f"{name}:{value}" for name, value in parts.items())])
 

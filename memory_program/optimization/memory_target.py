@@ -202,7 +202,7 @@ class MemoryOptimizationTarget:
         reflects = self._config.optimizer is Optimizer.GEPA
         return WriterStudent(evaluator, writer, reader, score, shows_failed_replies=reflects)
 
-    def fixed(self, target: Target) -> Json:
+    def fixed_settings(self, target: Target) -> Json:
         """Return what a stage does not change and its scores depend on: formats, and the other prompts."""
         own, prompts = f"{target.value}.", read_prompts(self.program)
         others = {name: prompt for name, prompt in prompts.items() if not name.startswith(own)}
@@ -212,7 +212,7 @@ class MemoryOptimizationTarget:
             **({} if formats == ReplyFormat.CHAT else {"reply_format": formats}),
         }
 
-    def signature(self, target: Target, candidate: PromptCandidate, n: int, fixed: Json) -> str:
+    def signature(self, target: Target, candidate: PromptCandidate, n: int, fixed_settings: Json) -> str:
         """Write the signature of a score on ``n`` validation cases: all that it depends on, in one line."""
         config = self._config
         judge, is_reader = "none", target is Target.READER
@@ -235,7 +235,7 @@ class MemoryOptimizationTarget:
             "seed": config.seed,
             **{OLD_NAMES.get(name, name): value for name, value in config.system.for_records().items()},
             **config.search.for_records(),
-            **fixed,
+            **fixed_settings,
         }
         metric = {"f1": "locomo_f1", "judge": "judge", "mix": "mean(locomo_f1,judge)"}[config.grading.metric]
         return "|".join([metric, *(f"{name}:{value}" for name, value in parts.items())])

@@ -215,8 +215,8 @@ def _optimize_target(
             publisher.log_candidate(number, target.value, evaluator, candidate)
 
     make_student = partial(subject.student, target, context.score)
-    fixed = subject.fixed(target)
-    stage = optimize_stage(context, target, cases, make_student, report_attempt, fixed)
+    fixed_settings = subject.fixed_settings(target)
+    stage = optimize_stage(context, target, cases, make_student, report_attempt, fixed_settings)
     apply_prompts(stage.choice.winner.prompts, subject.program)
     return stage
 

@@ -62,7 +62,7 @@ class StageResult:
     evaluator: CandidateEvaluator
     choice: CandidateChoice
     stopped: str | None
-    fixed: Json
+    fixed_settings: Json
     """What the stage did not change and its scores depend on, as in their signatures."""
 
 
@@ -72,7 +72,7 @@ def optimize_stage(
     cases: CaseSplits,
     make_student: Callable[[CandidateEvaluator], Student],
     on_attempt: Callable[[CandidateEvaluator, PromptCandidate, bool], None],
-    fixed: Json,
+    fixed_settings: Json,
 ) -> StageResult:
     """Search for better prompts of one part of a program, which is not changed.
 
@@ -82,7 +82,7 @@ def optimize_stage(
         cases: the cases to propose from and to choose on.
         make_student: makes the current part into a student, which can be tried on the cases.
         on_attempt: see ``CandidateEvaluator``.
-        fixed: see ``StageResult``.
+        fixed_settings: see ``StageResult``.
 
     Raises:
         ModelError: the model no longer answers.
@@ -118,7 +118,7 @@ def optimize_stage(
                 apply_prompts(candidate.prompts, finalist)
                 _validate(context, evaluator, finalist)
     choice = choose_candidate(evaluator, context.config.seed)
-    return StageResult(target, evaluator, choice, stopped[-1] if stopped else None, fixed)
+    return StageResult(target, evaluator, choice, stopped[-1] if stopped else None, fixed_settings)
 
 
 def _search(context: StageContext, evaluator: CandidateEvaluator, student: Student) -> list[str]:

@@ -182,8 +182,8 @@ def _mipro(inputs: OptimizerInputs) -> list[dspy.Module]:
 class _LimitedProposer:
     """DSPy's proposer of instructions, which tells GEPA to stop after a number of proposals.
 
-    GEPA's own budget is in attempts. A rejected proposal is not validated, so that the budget would buy
-    several others in its place.
+    GEPA's own budget is in attempts. A rejected proposal is not validated, so the budget would buy several
+    others in its place. GEPA's limit of proposals counts its iterations, also those that propose nothing.
     """
 
     def __init__(self, most: int) -> None:

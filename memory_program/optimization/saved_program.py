@@ -44,7 +44,7 @@ def run_results(
         interval = val_interval(stage.evaluator, candidate, config.seed)
         if interval is None:
             return {"score": None, "signature": None}
-        signature = subject.signature(stage.target, candidate, interval["n"], stage.fixed)
+        signature = subject.signature(stage.target, candidate, interval["n"], stage.fixed_settings)
         is_whole = stage.evaluator.is_fully_validated(candidate)
         errors = subject.errors(stage.evaluator, candidate) if is_whole else {}
         return {"score": interval, "signature": signature, **errors}

@@ -102,9 +102,9 @@ def signature_parts(signature: str) -> dict[str, str]:
 
 def test_a_signature_has_the_reply_format_that_an_endpoint_was_given(tmp_path: Path) -> None:
     subject = MemoryOptimizationTarget(quick(tmp_path))
-    assert "reply_format" not in subject.fixed(Target.READER)
+    assert "reply_format" not in subject.fixed_settings(Target.READER)
     subject.choose_reply_formats(lambda part, model: ReplyFormat.JSON)
-    assert subject.fixed(Target.READER)["reply_format"] == "json"
+    assert subject.fixed_settings(Target.READER)["reply_format"] == "json"
 
 
 def test_where_nothing_is_better_the_baseline_is_saved_and_reported(tmp_path: Path) -> None:
