@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import resource
 import shutil
 from pathlib import Path
 
@@ -211,6 +212,19 @@ def test_a_training_with_a_rate_that_ruined_it_goes_on_with_a_lower_one(folder, 
         train(1e30)
     train(1e-4)
     assert [entry["step"] for entry in read_entries(tmp_path, "step")] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("save", ["save_state", "save_weights", "save_model"])
+def test_weights_that_do_not_fit_on_the_disk_are_one_error(folder, tmp_path, save):
+    training = grpo(tmp_path / "run", num_train_steps=1)
+    training.compile(student(folder), trainset=TRAIN, valset=VAL)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        with pytest.raises(OSError, match=r"File too large|make room"):
+            getattr(training.job.trainer, save)(tmp_path / "full")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_training_after_which_no_reply_can_be_used_stops(folder, tmp_path):

@@ -415,7 +415,7 @@ class LocalTrainer:
             "cuda_random": torch.cuda.get_rng_state_all(),
         }
         draft = folder / f"{_STATE}.draft"
-        with _disk_errors(folder):
+        with _disk_errors(folder, RuntimeError):
             torch.save(state, draft)
         draft.replace(folder / _STATE)  # atomic
 
@@ -443,7 +443,7 @@ class LocalTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: w.detach().cpu().clone() for name, w in zip(self._names, self._trained, strict=True)}
         draft = folder / f"{_WEIGHTS}.draft"
-        with _disk_errors(folder):
+        with _disk_errors(folder, SafetensorError):
             save_file(weights, draft)
         draft.replace(folder / _WEIGHTS)
 
@@ -469,17 +469,17 @@ class LocalTrainer:
 
     def save_model(self, folder: Path) -> None:
         """Write the model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
-        with self.engine.updating() as network:
+        with self.engine.updating() as network, _disk_errors(folder, SafetensorError):
             source = self.engine.settings.source
             write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
 
 
 @contextmanager
-def _disk_errors(folder: Path) -> Generator[None]:
-    """Raise an ``OSError``, as other writers do, where torch and safetensors cannot write their file."""
+def _disk_errors(folder: Path, kind: type[Exception]) -> Generator[None]:
+    """Raise an ``OSError``, as other writers do, for the error of a library that cannot write its file."""
     try:
         yield
-    except (SafetensorError, RuntimeError) as error:
+    except kind as error:
         raise OSError(
             f"{str(folder)!r} cannot be written ({error}): make room, and give the same command again"
         ) from error
