@@ -95,8 +95,6 @@ class ReplyCache:
         failed = [attempt.usage for attempt in attempts if attempt.reply is None]
         self.used = len(failed)
         """Calls that the run has used: new ones, stored ones, and failed ones, of its earlier tries too."""
-        self.paid = Usage()
-        """Usage of the new calls only."""
         self.usage = sum(failed, Usage())
         """Usage of all calls that ``used`` counts, whenever they were made."""
         self._made, self._made_usage = len(attempts), sum((one.usage for one in attempts), Usage())
@@ -228,7 +226,6 @@ class ReplyCache:
         except OSError as error:  # a full disk, say; optimisers would swallow this one
             raise self.stop(StopReason.DISK_ERROR, str(error)) from error
         with self._lock:
-            self.paid += reply.usage
             self.usage += reply.usage
             self._made_usage += reply.usage
 
