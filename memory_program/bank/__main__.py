@@ -135,7 +135,7 @@ def forget_bank(db: Db, namespace: Namespace) -> None:
     """Erase a bank, including its retracted operations, and rewrite the database without it.
 
     This cannot be undone. To erase a conversation from journals, reports and MLflow as well, use
-    python -m memory_program.forget.
+    memory-program forget.
     """
     deleted = forget_namespace(_check_no_password(db), namespace)
     if deleted.was_known:

@@ -59,7 +59,7 @@ class ArborBatchSettings(SettingsGroup):
     """Samples of one pass on each training GPU."""
 
     max_prompt_tokens: int = Field(default=4096, ge=1)
-    """Most tokens of a prompt; with --max-completion-tokens the limit of a sequence."""
+    """Maximum tokens of a prompt; with --max-completion-tokens the limit of a sequence."""
 
 
 class ArborJobSettings(ReinforceSettings, init=False):
@@ -83,10 +83,10 @@ class ArborJobSettings(ReinforceSettings, init=False):
     """Samples of a group."""
 
     groups_per_step: int = Field(default=1, ge=1)
-    """Most groups of a step."""
+    """Maximum groups of a step."""
 
     turns: int = Field(default=1, ge=1)
-    """Most calls of a sample. Each after the first costs two samples: its own, and one that cancels its
+    """Maximum calls of a sample. Each after the first costs two samples: its own, and one that cancels its
     prompt."""
 
     num_train_steps: int = Field(ge=1)
@@ -137,7 +137,7 @@ class ArborJobSettings(ReinforceSettings, init=False):
 
     @property
     def max_seq_len(self) -> int:
-        """Most tokens of a sequence."""
+        """Maximum tokens of a sequence."""
         return self.batches.max_prompt_tokens + self.max_completion_tokens
 
     def trainer_config(self) -> dict[str, Any]:  # Any: JSON

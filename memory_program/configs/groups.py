@@ -24,10 +24,10 @@ _CONVERSATIONS = (
     "Comma-separated ids of conversations to use. In LongMemEval they are question ids, in PerLTQA names."
 )
 _CONCURRENCY = (
-    "Parallel work, and most model calls in flight. 8 stays under most rate limits of new accounts."
+    "Parallel work, and the limit of model calls in flight. 8 stays under most rate limits of new accounts."
 )
 _MAX_COST = (
-    "Most US dollars of the run, retries and earlier attempts included. It then stops with its results."
+    "Maximum US dollars of the run, retries and earlier attempts included. It then stops with its results."
 )
 _NUM_TEST = "Ask only the first N questions. For a quick look, not for a score."
 _NUM_TRAIN = "Least number of training examples (sessions with questions). A file may have fewer."
@@ -203,11 +203,12 @@ class RetrievalSettings(SettingsGroup):
     """The memories that the reader is shown."""
 
     top_k: int = Field(default=10, ge=1, le=50)
-    """Most memories shown to the reader, from 1 to 50. Verbatim turns, and each extra search, may add as
+    """Maximum memories shown to the reader, from 1 to 50. Verbatim turns, and each extra search, may add as
     many. 10 is MemBuilder's number. Rankings are always recorded up to 50."""
 
     reader_budget: int = Field(default=2000, ge=1)
-    """Most tokens of context shown to the reader. Published memory systems use about 2,000 per question."""
+    """Maximum tokens of context shown to the reader. Published memory systems use about 2,000 per
+    question."""
 
     min_relative_score: float = Field(default=0.4, ge=0, le=1)
     """Drop retrieved memories that score below this share of the top score; 0 keeps all. The default 0.4
@@ -293,10 +294,11 @@ class WriterSettings(SettingsGroup):
     the calls: 272 for LoCoMo. Small models need the narrower prompts of specialists."""
 
     writer_max_turns: int = Field(default=1, ge=1)
-    """Most calls of a writing agent per session. From 2 on it may search before it writes. 1 is cheapest."""
+    """Maximum calls of a writing agent per session. From 2 on it may search before it writes. 1 is
+    cheapest."""
 
     memory_budget: int = Field(default=20_000, ge=1)
-    """Most tokens of memory per conversation; the writer consolidates what exceeds it. 20,000 is about one
+    """Maximum tokens of memory per conversation; the writer consolidates what exceeds it. 20,000 is about one
     LoCoMo conversation, so the default seldom forces anything out."""
 
     grounding_check: bool = True
@@ -322,8 +324,8 @@ class ReaderSettings(SettingsGroup):
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
     full_context_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of the conversation that the system full-context shows, counted as for --reader-budget; its
-    oldest turns are left out. For models whose context is too short for all. Default: no limit."""
+    """Maximum tokens of the conversation that the system full-context shows, counted as for --reader-budget;
+    its oldest turns are left out. For models whose context is too short for all. Default: no limit."""
 
 
 class ReplyOptions(SettingsGroup):
@@ -335,8 +337,8 @@ class ReplyOptions(SettingsGroup):
     model's program, or what the endpoint can do."""
 
     max_reply_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of every reply, thoughts included. Without it each agent has a limit that fits its task: an
-    answer 256, a profile 512, a verdict 512, a specialist that writes 512 to 2,048 by the length of the
+    """Maximum tokens of every reply, thoughts included. Without it each agent has a limit that fits its task:
+    an answer 256, a profile 512, a verdict 512, a specialist that writes 512 to 2,048 by the length of the
     session, and the generalist twice that."""
 
     chat_template_kwargs: str = ""

@@ -121,7 +121,7 @@ class OptimizeConfig(Settings, init=False):
     """Validation examples, drawn likewise. Each candidate that may be chosen runs on all of them."""
 
     episode_questions: int = Field(default=5, ge=1)
-    """Most questions asked about a session to score its memories. 5 is MemBuilder's number."""
+    """Maximum questions asked about a session to score its memories. 5 is MemBuilder's number."""
 
     grading: GradingSettings = GradingSettings()
 
@@ -130,7 +130,7 @@ class OptimizeConfig(Settings, init=False):
     search: SearchSettings = SearchSettings()
 
     max_demos: int = Field(default=4, ge=0)
-    """Most demos in a prompt; 0 for instructions only."""
+    """Maximum demos in a prompt; 0 for instructions only."""
 
     auto: Literal["light", "medium", "heavy"] = "light"
     """Search effort. --trials is more exact."""
@@ -143,7 +143,7 @@ class OptimizeConfig(Settings, init=False):
     """Samples and candidates per step of simba; instructions and sets of demos that mipro combines."""
 
     batch_size: int = Field(default=16, ge=1)
-    """Most examples that a candidate of simba, or a trial of mipro, runs on."""
+    """Maximum examples that a candidate of simba, or a trial of mipro, runs on."""
 
     concurrency: Concurrency
 
@@ -152,8 +152,8 @@ class OptimizeConfig(Settings, init=False):
     max_cost: MaxCost
 
     max_calls: int | None = Field(default=None, ge=1)
-    """Most model calls of the run, those before it was last stopped included. It then stops, and the best so
-    far is saved."""
+    """Maximum model calls of the run, those before it was last stopped included. It then stops, and the best
+    so far is saved."""
 
     program: Path | None = None
     """Saved program (or judge) to start from, instead of the prompts of this version."""

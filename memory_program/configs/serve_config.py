@@ -32,17 +32,17 @@ class SessionSettings(SettingsGroup):
     """Characters that end a session."""
 
     max_waiting: int = Field(default=2000, ge=1)
-    """Most turns of a namespace that may wait to be written. Beyond, the server answers 429."""
+    """Maximum turns of a namespace that may wait to be written. Above this, the server answers 429."""
 
     max_open_sessions: int = Field(default=10_000, ge=1)
-    """Most sessions, each of a namespace, that may be open. Beyond, new ones are refused with 429."""
+    """Maximum sessions, each of a namespace, that may be open. Above this, new ones are refused with 429."""
 
     writers: int = Field(default=4, ge=1, le=64)
     """Sessions that are written in parallel, each of another namespace."""
 
 
 class DoorSettings(SettingsGroup):
-    """The doors of the server. Without --mcp, --rest and --proxy it opens REST, and MCP over HTTP."""
+    """The interfaces of the server. Without --mcp, --rest and --proxy it opens REST, and MCP over HTTP."""
 
     mcp: Literal["stdio", "http"] | None = None
     """MCP: http serves /mcp, stdio speaks to the program that started this one."""
@@ -73,8 +73,8 @@ class DoorSettings(SettingsGroup):
     """Largest size of a request."""
 
     requests_per_second: float = Field(default=50.0, gt=0)
-    """Most requests of a token a second, on average; ten seconds' worth may come at once. Beyond, the server
-    answers 429. Requests without a token, from this machine, are not limited."""
+    """Maximum requests of a token a second, on average; ten seconds' worth may come at once. Above this, the
+    server answers 429. Requests without a token, from this machine, are not limited."""
 
     grace: float = Field(default=10.0, ge=0, le=86_400)
     """Seconds that running work has to finish when the server is told to stop. What is not written stays in

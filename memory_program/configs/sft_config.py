@@ -46,7 +46,7 @@ class TrajectoriesConfig(Settings, init=False):
     temperature: Temperature
 
     max_completion_tokens: int = Field(default=4096, ge=1)
-    """Most tokens of a reply."""
+    """Maximum tokens of a reply."""
 
     program: SavedProgram
 
@@ -98,7 +98,7 @@ class SynthesizeConfig(Settings, init=False):
     """Questions to ask for, per session. 5 is MemBuilder's number."""
 
     max_completion_tokens: int = Field(default=4096, ge=1)
-    """Most tokens of a reply."""
+    """Maximum tokens of a reply."""
 
     source: DataSettings = DataSettings()
     part: TrainingPart = TrainingPart()

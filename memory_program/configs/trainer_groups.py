@@ -60,8 +60,8 @@ class OptimizerSettings(SettingsGroup, init=False):
     """Clip the gradient to this norm."""
 
     batch_tokens: int | None = Field(default=None, ge=1)
-    """Most tokens of one forward and backward pass. A step accumulates as many passes as it needs. Default:
-    8,192 on CUDA and 4,096 on a CPU, or 1,024 for small models."""
+    """Maximum tokens of one forward and backward pass. A step accumulates as many passes as it needs.
+    Default: 8,192 on CUDA and 4,096 on a CPU, or 1,024 for small models."""
 
     tuning: Tuning | None = None
     """Train all weights (full), or LoRA adapters of the linear layers (lora). Default: lora, or full for
@@ -122,7 +122,7 @@ class ReinforceSettings(SettingsGroup, init=False):
     """Sampling temperature of the rollouts."""
 
     max_completion_tokens: int = Field(default=512, ge=1)
-    """Most tokens of a reply; dr_grpo divides by it."""
+    """Maximum tokens of a reply; dr_grpo divides by it."""
 
     iterations: int = Field(default=1, ge=1)
     """Optimizer steps on the same samples."""
@@ -213,7 +213,7 @@ class GRPOSettings(SettingsGroup, init=False):
     """The GRPO loop: episodes, rollouts, validation, stopping."""
 
     num_train_steps: int = Field(default=500, ge=1)
-    """Most training steps; the stages of --curriculum share them. 500 is usual for large models."""
+    """Maximum training steps; the stages of --curriculum share them. 500 is usual for large models."""
 
     examples_per_step: int = Field(default=6, ge=1)
     """Episodes per step: a session, the memory before it, and the questions after it."""
@@ -222,16 +222,17 @@ class GRPOSettings(SettingsGroup, init=False):
     """Rollouts of each episode. Rewards are compared within this group."""
 
     episode_questions: int = Field(default=5, ge=1)
-    """Most questions asked about a session to score its memories. MemBuilder asks 5. Nothing is learned from
-    facts without a question."""
+    """Maximum questions asked about a session to score its memories. MemBuilder asks 5. Nothing is learned
+    from facts without a question."""
 
     replay_questions: int = Field(default=0, ge=0)
-    """Most questions about earlier sessions asked as well. With 0, harm to older memories costs nothing."""
+    """Maximum questions about earlier sessions asked as well. With 0, harm to older memories costs
+    nothing."""
 
     rewards: RewardSettings = RewardSettings()
 
     refill_rounds: int | None = Field(default=None, ge=0)
-    """Most times that a step samples other episodes in place of groups whose rewards are all equal, which
+    """Maximum times that a step samples other episodes in place of groups whose rewards are all equal, which
     teach nothing (DAPO's dynamic sampling). Default: 1, or 0 for models under 20 million parameters and
     on an Arbor server."""
 
@@ -239,7 +240,7 @@ class GRPOSettings(SettingsGroup, init=False):
     """Steps after which the memory before each session is rebuilt with the current weights."""
 
     curriculum: str = "2,4,8"
-    """Most sessions per conversation, stage after stage. Empty: all sessions from the first step on."""
+    """Maximum sessions per conversation, stage after stage. Empty: all sessions from the first step on."""
 
     val_every: int = Field(default=10, ge=1)
     """Steps between validations. The weights with the best validation score are the result."""
@@ -256,11 +257,11 @@ class GRPOSettings(SettingsGroup, init=False):
     models to 15."""
 
     max_calls: int | None = Field(default=None, ge=1)
-    """Most calls of API models in a training, earlier attempts included. It is checked after each step;
+    """Maximum calls of API models in a training, earlier attempts included. It is checked after each step;
     training then ends with the best weights so far. The evaluation after it is not limited."""
 
     max_cost: float | None = Field(default=None, gt=0)
-    """Most US dollars for API models in a training, as --max-calls limits calls."""
+    """Maximum US dollars for API models in a training, as --max-calls limits calls."""
 
     concurrency: int = Field(default=48, ge=1, le=1024)
     """Rollouts written or graded in parallel, and most calls in flight of an API model that reads or

@@ -1,11 +1,11 @@
-"""``python -m memory_program.forget``: erase a conversation from everything that runs have written.
+"""Erase a conversation from everything that runs have written.
 
-It deletes, and then searches every byte that is left:
+The command deletes these, and then searches every byte that is left:
 
 - the namespaces of the conversation in the databases of the banks;
 - lines of journals that quote the conversation or name it; cached replies do not name their conversation, so
   they are deleted as whole files;
-- other files in the folder that quote or name it (``evaluate.py --mode report`` writes a new report);
+- other files in the folder that quote or name it (evaluate.py --mode report writes a new report);
 - traces of MLflow that name it or quote a line of twelve letters or more; runs of MLflow, and reports beside
   the folder, that name it or quote a line of 30: other runs are there, too, and small talk is in all of them.
 
@@ -14,7 +14,7 @@ trajectories and synthesized questions by their file of the conversation. Lines 
 rewordings that are in no bank, are found only next to the conversation's id.
 
 Not erased: weights that were trained on it, backups, the files of a tracking server, the dataset, and files
-outside the folder of the run (a saved program with demos, a report written elsewhere with ``--report-file``).
+outside the folder of the run (a saved program with demos, a report written elsewhere with --report-file).
 """
 
 import sys

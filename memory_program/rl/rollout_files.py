@@ -103,7 +103,7 @@ def _command(
         step: Show only this step.
         sort: Order of the rows, highest first; step shows the latest first.
         reverse: Lowest first: the worst rollouts, or the first steps.
-        limit: Most rows.
+        limit: Maximum number of rows.
         full: Show everything of each rollout: whole replies, tool calls, parts of the reward, all answers.
     """
     if limit < 1:

@@ -77,7 +77,7 @@ class RewardServerConfig(Settings, init=False):
     retrieval: RetrievalSettings = RetrievalSettings()
 
     max_items: int = Field(default=256, ge=1)
-    """Most items of a request."""
+    """Maximum items of a request."""
 
     max_megabytes: float = Field(default=16.0, gt=0)
     """Largest size of a request."""

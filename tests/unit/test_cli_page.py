@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import re
 import textwrap
 from collections.abc import Iterator
 from inspect import cleandoc
@@ -111,3 +112,6 @@ def test_the_page_of_commands_is_up_to_date(monkeypatch):
         PAGE.write_text(text, encoding="utf-8")
     assert PAGE.read_text(encoding="utf-8") == text
     assert max(map(len, text.splitlines())) <= 110
+    assert not re.search(r"(?<!`)``(?!`)|python -m memory_program", text), (
+        "a help quotes a docstring of the code"
+    )

@@ -101,7 +101,7 @@ def make_mcp(config: ServeConfig, parts: ServerParts) -> "MCPServer[Any]":  # An
 
 
 def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
-    """Make the HTTP application: ``/health``, ``/metrics`` and the doors of the config."""
+    """Make the HTTP application: ``/health``, ``/metrics`` and the interfaces of the config."""
     doors, service = config.doors, parts.service
     opens_default = not (doors.mcp or doors.rest or doors.proxy)
 
