@@ -25,6 +25,7 @@ from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.core.settings import OLD_NAMES
 from memory_program.core.sqlite_address import sqlite_url
+from memory_program.evaluation.console import format_count
 from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.role_models import load_dense_index
@@ -93,8 +94,8 @@ class MemoryOptimizationTarget:
         """The dataset and the number of conversations by split, as a line of progress."""
         splits = self._splits
         return (
-            f"{splits.dataset.name}: {len(splits.train)} conversations for training, {len(splits.val)} for "
-            f"validation, {len(splits.test)} left for the test"
+            f"{splits.dataset.name}: {format_count(len(splits.train), 'conversation')} for training, "
+            f"{len(splits.val)} for validation, {len(splits.test)} left for the test"
         )
 
     @property

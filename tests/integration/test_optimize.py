@@ -267,3 +267,10 @@ def test_notes_that_are_not_there_are_an_error_before_any_call(tmp_path: Path) -
         with pytest.raises(ConfigError, match="needs LoCoMo's own notes"):
             run(config, server)
         assert not server.traffic.requests
+
+
+def test_a_split_of_one_conversation_is_named_in_the_singular(tmp_path: Path) -> None:
+    path = write_conversations(tmp_path / "talks.json", count=3)
+    with ModelServer(reply=Steerable(["reader"])) as server:
+        _, output = run(quick(tmp_path, dataset=str(path)), server)
+    assert "talks: 1 conversation for training, 1 for validation, 1 left for the test" in output
