@@ -17,6 +17,9 @@ from memory_program.bank.outcomes import Answer, SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.models.reply_settings import ReplyFormat
 
+_PROMPT_PARTS = ("signature", "demos", "traces", "train", "extended_signature")
+"""The parts of a saved predictor that DSPy writes, without its model."""
+
 
 class MemorySystem(dspy.Module):
     """A system that remembers sessions and answers questions; saved as JSON, without its language models."""
@@ -60,12 +63,13 @@ class MemorySystem(dspy.Module):
         return state
 
     def load_state(self, state: dict[str, Any], *, allow_unsafe_lm_state: bool = False) -> None:
-        """Load prompts, demos and the formats of replies.
+        """Load prompts, demos and the formats of replies. Nothing else that a state may hold is loaded.
 
         Raises:
             ValueError: a format is unknown.
         """
-        super().load_state(state, allow_unsafe_lm_state=allow_unsafe_lm_state)
+        prompts = {name: prompts_only(state[name]) for name, _ in self.named_predictors()}
+        super().load_state({**state, **prompts}, allow_unsafe_lm_state=allow_unsafe_lm_state)
         for part, agent in self._agents().items():
             agent.saved_format = saved_reply_format(state, part)
             agent.replies = replace(agent.replies, format=agent.saved_format)
@@ -111,6 +115,14 @@ class MemorySystem(dspy.Module):
             elif chosen is not ReplyFormat.CHAT:
                 lines.append(f"{part} {model}: replies as {chosen}")
         return lines
+
+
+def prompts_only(state: Mapping[str, Any]) -> dict[str, Any]:  # Any: as of ``dump_state``
+    """Return the prompt and the demos of a saved predictor, without a model.
+
+    DSPy sets every other entry as an attribute: ``config`` would name another model for each call.
+    """
+    return {**{name: state[name] for name in _PROMPT_PARTS if name in state}, "lm": None}
 
 
 def saved_reply_format(state: Mapping[str, Any], part: str) -> ReplyFormat:  # Any: as of ``dump_state``

@@ -10,6 +10,7 @@ from locomo.judge.judge import VERDICT_TOKENS, Judges
 from locomo.judge.nuggets import NuggetJudge
 from locomo.judge.rubrics import NUGGETS, Rubric, RubricName, list_gradings
 from locomo.types import Benchmark
+from memory_program.agents.program import prompts_only
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.groups import DatasetName
 from memory_program.core.errors import ConfigError
@@ -40,9 +41,7 @@ class JudgeProgram:
         """
         judges = Judges(self.rubric, gradings=list_gradings(self.benchmark), limit_tokens=limit_tokens)
         try:
-            judges.load_state(
-                {name: {**self.state[name], "lm": None} for name, _ in judges.named_parameters()}
-            )
+            judges.load_state({name: prompts_only(self.state[name]) for name, _ in judges.named_parameters()})
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise _invalid_judge_error(self.path, error) from error
         judges.set_lm(lm)

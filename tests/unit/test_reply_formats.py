@@ -487,6 +487,17 @@ def test_a_program_of_an_older_version_speaks_chat_and_is_saved_as_before():
     assert program.writer.replies.format is ReplyFormat.CHAT
 
 
+def test_a_saved_program_names_no_model_and_sets_nothing_besides_prompts():
+    state = MemoryProgram().dump_state()
+    for part in state.values():
+        part |= {"config": {"model": "ollama/other"}, "lm": {"model": "ollama/other"}, "forward": "none"}
+    program = MemoryProgram()
+    program.load_state(state)
+    for _, predictor in program.named_predictors():
+        assert (predictor.config, predictor.lm) == ({}, None)
+        assert callable(predictor.forward)
+
+
 def test_a_placeholder_is_no_answer():
     with pytest.raises(AdapterParseError, match="example of the prompt"):
         JsonReplyAdapter().parse(AnswerQuestion, '{"answer": "<a short answer>"}')
