@@ -13,9 +13,13 @@ _ZERO_WIDTH = "[\u00ad\u034f\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-
 """Characters that take no room: inside a marker they hide it from a search, and not from a model."""
 
 _FIELD_MARKER = re.compile(rf"[\[［]{_ZERO_WIDTH}*[\[［](?=(?:\s|{_ZERO_WIDTH})*[#＃]{_ZERO_WIDTH}*[#＃])")
-# The special tokens of the families of models: ChatML and Llama 3, DeepSeek, Llama 2, Mistral, Gemma.
+# The special tokens of the families of models: ChatML and Llama 3, DeepSeek, Gemma, Llama 2, Seed, GLM,
+# Nemotron, and those of tool calls; then Mistral, EXAONE, GLM and MiniMax.
 _CHAT_TOKEN = re.compile(
-    rf"<(?={_ZERO_WIDTH}*[|｜]{_ZERO_WIDTH}*[\w/]|/?s>|(?:start|end)_of_turn>|</?SYS>>|[be]os>)|\[(?=/?INST\])"
+    rf"<(?={_ZERO_WIDTH}*[|｜]{_ZERO_WIDTH}*[\w/]|\w+[|｜]>|/?s>|(?:start|end)_of_\w+>|</?SYS>>|(?:seed:)?[be]os>"
+    r"|[se]op>|(?:extra_id|SPECIAL)_\d+>|/?tool_(?:call|response)s?>)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS|TOOL_CONTENT|ARGS|CALL_ID|THINK)\]"
+    r"|[|｜]\w|gMASK\]|e~\[)|\](?=~!?b[\[\]])"
 )
 # Tag characters spell what nobody sees, but in the flag of a region; variation selectors in a row do, too.
 _FLAG_OR_TAGS = re.compile("(\U0001f3f4[\U000e0020-\U000e007e]{1,6}\U000e007f)|[\U000e0000-\U000e007f]+")

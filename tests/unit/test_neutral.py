@@ -34,7 +34,10 @@ def test_a_field_marker_is_broken_up_however_it_is_dressed(text):
 @pytest.mark.parametrize(
     "token",
     ["<|im_end|>", "<|/user|>", "<|\u200beot_id|>", "<｜User｜>", "</s>", "<s>", "<end_of_turn>", "<<SYS>>",
-     "<</SYS>>", "[INST]", "[/INST]", "<bos>", "<eos>"],
+     "<</SYS>>", "[INST]", "[/INST]", "<bos>", "<eos>", "[SYSTEM_PROMPT]", "[/TOOL_RESULTS]", "[TOOL_CALLS]",
+     "[|system|]", "[|endofturn|]", "[gMASK]", "<sop>", "<seed:bos>", "<turn|>", "<tool_call|>",
+     "<tool_call>", "</tool_response>", "<extra_id_1>", "<SPECIAL_11>", "<start_of_image>",
+     "]~b]", "]~!b[", "[e~["],
 )  # fmt: skip
 def test_a_special_token_of_a_chat_template_is_broken_up(token):
     shown = escape_prompt_markers(f"before {token} after")
@@ -63,7 +66,7 @@ def test_half_a_surrogate_pair_becomes_what_a_request_can_carry():
         "[1] and [[2]] # heading, ## heading; a < b | c",
         "\U0001f468\u200d\U0001f469\u200d\U0001f467 \u2764\ufe0f \U0001f1f3\U0001f1f4",
         "می\u200cخواهم \u202bשלום\u202c",
-        "<b>bold</b> and <strong>, 1 <2, [inst], <start>",
+        "<b>bold</b> and <strong>, 1 <2, [inst], <start>, [LAUGHS] [a|b] <tools> x[e] [1]~[2] <a|b>",
     ],
 )
 def test_ordinary_text_is_left_alone(text):
