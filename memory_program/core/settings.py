@@ -48,10 +48,11 @@ _OLD_VALUES = {"reward_rule": {"difference": "leave-one-out"}}
 _PASSWORD = re.compile(
     r"^[^:/]+://[^:/]*:[^@]*@"  # as SQLAlchemy reads it: a password may have slashes
     r"|^https?://[^/?#]*@"  # a name alone may be a token
+    r"|^[^:/?#@]+:[^/?#@]+@"  # without its https://
     r"|[?&][^=&]*password[^=&]*=",
     re.IGNORECASE,
 )
-_KEY = re.compile(r"[?&][^=&]*(key|token|secret)[^=&]*=", re.IGNORECASE)
+_KEY = re.compile(r"[?&#]([^=&]*(key|token|secret|credential|signature)[^=&]*|sig)=", re.IGNORECASE)
 
 
 DATABASE_PASSWORD_SOURCE = "PGPASSWORD or ~/.pgpass"

@@ -29,6 +29,7 @@ LOCOMO = {"dataset": "locomo"}
         ("tracking_uri", "https://hunter22@host", "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
         ("tracking_uri", "postgresql://me:hunter22@host/mlflow", "of a database in PGPASSWORD"),
         ("api_base", "http://me:hunter22@host/v1", "the key that the environment has"),
+        ("api_base", "me:hunter22@host/v1", "the key that the environment has"),
     ],
 )
 def test_an_address_with_a_password_is_refused_and_not_shown(name, address, instead):
@@ -39,7 +40,9 @@ def test_an_address_with_a_password_is_refused_and_not_shown(name, address, inst
             assert "hunter" not in "".join(traceback.format_exception(caught.value))
 
 
-@pytest.mark.parametrize("query", ["api_key=hunter22", "a=b&key=hunter22", "access-token=hunter22"])
+@pytest.mark.parametrize(
+    "query", ["api_key=hunter22", "a=b&key=hunter22", "access-token=hunter22", "sig=hunter22"]
+)
 def test_a_key_in_the_address_of_a_server_is_refused_and_not_shown(query):
     with pytest.raises(ConfigError, match=r"judge_api_base holds a key, .* leave it out") as caught:
         EvaluateConfig(judge_api_base=f"http://host/v1?{query}")
