@@ -29,6 +29,7 @@ from memory_program.agents.predict_call import dspy_history_disabled
 from memory_program.agents.reader import QAReader
 from memory_program.bank.memory import MemoryKind
 from memory_program.configs.groups import GradingSettings, RetrievalSettings, ServerAddress
+from memory_program.configs.serve_config import LOOPBACK
 from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
 from memory_program.core.command_line import parse_flags, run_script
 from memory_program.core.errors import ConfigError, MemoryProgramError, RecordError
@@ -41,12 +42,12 @@ from memory_program.models.model_names import POCKET_BASE
 from memory_program.models.reply_settings import ReplySettings, most_reply_tokens
 from memory_program.rl.episode_json import episode_from_json
 from memory_program.rl.rewards import RewardRule, build_answer_metric
+from memory_program.serving.loopback import find_foreign_host
 from memory_program.serving.reply_rewards import AGENTS, MAX_EARLIER, ReplyRewarder
 
 TOKEN_VARIABLE = "MEMORY_PROGRAM_REWARD_TOKEN"
 """The environment variable with the bearer token."""
 
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _MAX_REPLY_CHARS = 200_000  # of one reply; the longest that a model is likely to be allowed
 
 
@@ -93,12 +94,16 @@ class RewardServerConfig(Settings, init=False):
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """Limits of a request, and the token that it must show; without a token, every request is allowed."""
+    """Limits of a request, and the token that it must show; without a token, every request is allowed.
+
+    ``is_local`` refuses requests of web pages of other hosts.
+    """
 
     max_items: int = 256
     max_bytes: int = 16_000_000
     threads: int = 16
     token: str | None = None
+    is_local: bool = False
 
 
 def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
@@ -115,6 +120,9 @@ def make_app(rewarder: ReplyRewarder, limits: RequestLimits) -> FastAPI:
         return {"status": "ok", "version": __version__}
 
     async def reward(request: Request) -> Response:
+        foreign = find_foreign_host(request.headers) if limits.is_local else None
+        if foreign is not None:
+            return _error_response(403, foreign)
         given = request.headers.get("authorization", "").encode()
         if limits.token is not None and not hmac.compare_digest(given, f"Bearer {limits.token}".encode()):
             return _error_response(
@@ -215,7 +223,7 @@ def serve_rewards(config: RewardServerConfig) -> None:
         ModelError: a model cannot be used.
     """
     token = os.environ.get(TOKEN_VARIABLE) or None
-    if config.host not in _LOOPBACK and token is None:
+    if config.host not in LOOPBACK and token is None:
         raise ConfigError(
             f"host={config.host!r} is open to other machines: set a token in the environment as "
             f"{TOKEN_VARIABLE}, or leave --host out"
@@ -234,7 +242,8 @@ def serve_rewards(config: RewardServerConfig) -> None:
     load_agent_prompts(reader, "reader", config.reader_model)
     reader.set_lm(memoized(lm))
     metric = build_answer_metric(config.grading.metric, Rubric(config.grading.rubric), judge)
-    limits = RequestLimits(config.max_items, int(config.max_megabytes * 1e6), config.threads, token)
+    max_bytes = int(config.max_megabytes * 1e6)
+    limits = RequestLimits(config.max_items, max_bytes, config.threads, token, is_local=token is None)
     rule = RewardRule(config.reward_rule, config.lengths.length_weight)
     app = make_app(ReplyRewarder(reader, metric, rule, config.lengths, config.alpha), limits)
     # no log of accesses: it would have a line a request, thousands a step

@@ -216,6 +216,14 @@ def test_a_request_that_is_none_is_refused_whole(address, body, status, complain
     assert complaint in answer.json()["error"]
 
 
+def test_a_web_page_of_another_host_is_refused():
+    with served(RequestLimits(is_local=True)) as address:
+        for headers in ({"Origin": "https://evil.example"}, {"Host": "evil.example"}):
+            refused = httpx.post(f"{address}/reward", json={"items": [GOOD]}, headers=headers)
+            assert (refused.status_code, list(refused.json())) == (403, ["error"])
+        assert httpx.post(f"{address}/reward", json={"items": [GOOD]}).is_success
+
+
 def test_with_a_token_only_who_has_it_is_answered(monkeypatch):
     with served(RequestLimits(token="secret")) as address:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "secret"}):

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
-from urllib.parse import unquote, unquote_to_bytes, urlsplit
+from urllib.parse import unquote, unquote_to_bytes
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -31,6 +31,7 @@ from memory_program.core.errors import (
     UnknownMemoryError,
 )
 from memory_program.core.redaction import redact_text
+from memory_program.serving.loopback import find_foreign_host
 from memory_program.serving.service.api_tokens import LOCAL_USER, TOKEN_PREFIX, ApiTokens, Principal
 from memory_program.serving.service.memory_service import MemoryService
 
@@ -261,15 +262,9 @@ class HttpGuard:
 
     def _check_request(self, headers: Headers, query: bytes) -> Response | None:
         if self._checks_host:  # a web page in a browser of this machine must not reach the memories
-            for name, address in (("host", headers.get("host", "")), ("origin", headers.get("origin"))):
-                if address is None:
-                    continue
-                try:
-                    host = urlsplit(address if "//" in address else f"//{address}").hostname
-                except ValueError:
-                    host = None
-                if host not in LOOPBACK:
-                    return problem(403, f"the {name} {address!r:.80} is not this machine", "Host")
+            foreign = find_foreign_host(headers)
+            if foreign is not None:
+                return problem(403, foreign, "Host")
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._max_bytes:
             return problem(413, _TOO_LARGE.format(self._max_bytes), "TooLarge")
