@@ -28,6 +28,7 @@ from memory_program.forget.run_folders import (
     read_json_object,
     run_database_urls,
     text_from_dataset,
+    text_from_questions,
     tracking_locations,
 )
 from memory_program.sft.session_lines import session_file
@@ -97,7 +98,8 @@ def forget_conversation(
                 f"{namespace!r} is only one of the banks of {conversation!r}, which hold the same content: "
                 f"{', '.join(done.namespaces)}: name {conversation!r} to erase all of them"
             )
-        known = [*in_banks, *in_datasets]
+        questions = [text_from_questions(folder, conversation) for folder in folders]
+        known = [*in_banks, *in_datasets, *questions]
         matcher = QuoteMatcher(
             conversation,
             {line for text in known for line in text.texts},

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,18 @@ def text_from_dataset(folder: Path, conversation: str) -> ConversationText | Non
     raise ConfigError(
         f"conversation {conversation!r} is neither in banks nor in the dataset of {str(folder)!r}"
     )
+
+
+def text_from_questions(folder: Path, conversation: str) -> ConversationText:
+    """Collect the questions that a run has scored: the trace of a call may hold nothing else."""
+    text = ConversationText()
+    for path in folder.rglob("questions.jsonl"):
+        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+            with suppress(ValueError, TypeError, KeyError):  # a line that is cut, or of another kind
+                record = json.loads(line)
+                is_same = record["question_id"].rpartition(":")[0] == conversation
+                text.add({"text": record["question"]}, is_same_conversation=is_same)
+    return text
 
 
 def tracking_locations(folders: Sequence[Path], named: str | None) -> list[tuple[str, Path | None]]:

@@ -802,6 +802,24 @@ def test_unreadable_mlflow_files_are_an_error(tmp_path: Path, monkeypatch, capsy
     assert banks_in(folder) == ["alice"]
 
 
+def test_a_trace_that_holds_only_a_question_is_erased(tmp_path: Path, capsys):
+    folder = a_run(tmp_path, alice=SECRET, bob=KEPT)
+    asked = {"alice": "Where did Zora hide her gold?", "bob": "What did Bob buy in Bergen?"}
+    records = [{"question_id": f"{name}:q0", "question": question} for name, question in asked.items()]
+    (folder / "questions.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    tracked(folder)
+    mlflow.set_tracking_uri(f"sqlite:///{folder.parent / 'mlflow.db'}")
+    mlflow.set_experiment(EXPERIMENT)
+    for question in asked.values():
+        with mlflow.start_span("ask") as span:
+            span.set_inputs({"question": question})
+    mlflow.flush_trace_async_logging()
+    assert forget(folder) == 0
+    assert "MLflow traces: 1" in capsys.readouterr().out
+    assert files_with(tmp_path, [asked["alice"]]) == []
+    assert {path.name for path in files_with(tmp_path, [asked["bob"]])} == {"mlflow.db", "questions.jsonl"}
+
+
 def tracked(folder: Path, artifacts: str | None = None) -> tuple[mlflow.MlflowClient, str]:
     """MLflow as a run has it: a client, and the experiment."""
     client = mlflow.MlflowClient(tracking_uri=f"sqlite:///{folder.parent / 'mlflow.db'}")
