@@ -25,6 +25,7 @@ from memory_program.core.mlflow_address import (
     import_mlflow,
     tracking_location,
 )
+from memory_program.core.redaction import redact_text
 from memory_program.core.sqlite_address import sqlite_path, sqlite_url
 
 EXPERIMENT = "memory-program"
@@ -274,7 +275,7 @@ class RunTracker:
                 self._client = self._open(self.uri)
             job()
         except (of_databases, *of_others) as error:
-            cause = " ".join(str(error).split())[:300]
+            cause = redact_text(" ".join(str(error).split()))[:300]  # half a key would not be found any more
             raise TrackingError(f"MLflow at {self.uri!r} failed: {cause}") from error
 
     def _open(self, uri: str) -> Any:  # noqa: ANN401 - MLflow's client, which has no types

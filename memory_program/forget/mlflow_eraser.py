@@ -16,6 +16,7 @@ from typing import Any
 from memory_program.bank.db_engine import vacuum_sqlite
 from memory_program.core.errors import ForgettingError
 from memory_program.core.mlflow_address import import_mlflow
+from memory_program.core.redaction import redact_text
 from memory_program.core.sqlite_address import sqlite_path
 from memory_program.forget.quote_matcher import QuoteMatcher, iter_files
 from memory_program.tracking import EXPERIMENT
@@ -65,7 +66,7 @@ def forget_in_mlflow(uri: str, artifacts: Path | None, matcher: QuoteMatcher) ->
                 )
         return done
     except (mlflow.exceptions.MlflowException, sqlite3.Error, OSError) as error:
-        cause = " ".join(str(error).split())[:300]
+        cause = redact_text(" ".join(str(error).split()))[:300]
         raise ForgettingError(
             f"MLflow at {uri!r} failed ({cause}), and something may be left there: run the same command again"
         ) from error
@@ -116,7 +117,7 @@ def _delete_runs_and_traces(
         command += ["--logged-model-ids", ",".join(models)] if models else []
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            cause = " ".join(done.stderr.split())[-300:]
+            cause = redact_text(" ".join(done.stderr.split()))[-300:]
             raise ForgettingError(f"mlflow gc failed ({cause}): end all other users of {uri!r} and try again")
     return MlflowDeletion(len(runs), len(traces), is_in_trash=is_served and bool(runs))
 

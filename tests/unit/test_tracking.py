@@ -11,6 +11,7 @@ import pytest
 
 from memory_program.configs.optimize_config import OptimizeConfig
 from memory_program.configs.train_config import TrainConfig
+from memory_program.core.errors import TrackingError
 from memory_program.core.json_files import read_json_file, write_json
 from memory_program.core.mlflow_address import find_tracking_problem, import_mlflow
 from memory_program.optimization.mlflow_optimization import OptimizationPublisher
@@ -50,6 +51,18 @@ def test_a_silent_request_to_mlflow_ends_after_ten_seconds(monkeypatch):
     monkeypatch.delenv("MLFLOW_HTTP_REQUEST_TIMEOUT", raising=False)
     import_mlflow()
     assert os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"] == "10"
+
+
+def test_a_key_that_mlflow_tells_is_not_told_on(tmp_path, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hunter22-of-mine")
+
+    def refuse() -> None:
+        raise OSError(f"{'x' * 290} hunter22-of-mine")
+
+    tracker = RunTracker("x", tmp_path, None, print, None, is_on=False)
+    with pytest.raises(TrackingError, match="failed: xxx") as caught:
+        tracker._perform(refuse)
+    assert "hunter" not in str(caught.value)
 
 
 def test_a_run_records_the_full_path_of_a_named_address_and_knows_a_relative_one(tmp_path, monkeypatch):
