@@ -5,6 +5,7 @@ The official scorer is ``task_eval/evaluation.py`` of snap-research/LoCoMo at
 """
 
 import math
+import re
 import string
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -104,7 +105,7 @@ def multiple_choice_score(prediction: str, letter: str) -> float:
     wanted = {letter.lower().strip("() ")}
     for text in (prediction.rpartition("<final_answer>")[2], prediction):
         lowered = text.lower().strip().removesuffix("</final_answer>")
-        named = set(regex.findall(r"\(([a-d])\)", lowered)) or set(regex.findall(r"\b([a-d])\b", lowered))
+        named = set(re.findall(r"\(([a-d])\)", lowered)) or set(re.findall(r"\b([a-d])\b", lowered))
         if named == wanted:
             return 1.0
     return 0.0
