@@ -64,12 +64,15 @@ def event_ordering_score(
             f"{len(found_in)} lines for {len(events)} events; give at least two events, and a line for each"
         )
     said: list[str] = []
+    taken = set[int]()  # by their places: a rubric may list an event twice
     for number, line in enumerate(answer_lines, start=1):
-        found = (event for event, places in zip(events, found_in, strict=True) if number in places)
-        said.append(next((event for event in found if event not in said), line))
+        found = (i for i, places in enumerate(found_in) if number in places and i not in taken)
+        place = next(found, -1)
+        said.append(events[place] if place >= 0 else line)
+        taken.add(place)
     union = list(dict.fromkeys([*events, *said]))
     if len(union) == 1:
-        return 1.0  # equal events, and nothing else was said
+        return float(bool(said))  # equal events, and nothing else was said
     ranks = [{item: rank for rank, item in enumerate(side, start=1)} for side in (events, said)]
     missing = len(union) + 1
     expected, given = ([of_side.get(item, missing) for item in union] for of_side in ranks)

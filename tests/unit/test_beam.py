@@ -147,8 +147,14 @@ def test_the_order_of_events_is_scored_as_officially(lines, found_in, score):
     assert event_ordering_score(["Buying", "Painting", "Selling"], lines, found_in) == pytest.approx(score)
 
 
-def test_equal_events_alone_are_in_order():
+def test_equal_events_alone_are_in_order_if_they_are_told():
     assert event_ordering_score(["Buying", "Buying"], ["bought"], [[1], [1]]) == 1.0
+    assert event_ordering_score(["Buying", "Buying"], [], [[], []]) == 0.0
+
+
+def test_an_event_that_the_rubric_lists_twice_may_be_told_twice():
+    events, lines = ["Buying", "Painting", "Buying"], ["bought", "painted", "bought again"]
+    assert event_ordering_score(events, lines, [[1, 3], [2], [1, 3]]) == 1.0
 
 
 # the last of equal lines has the rank that counts, as officially: 5 is that of the missing events
