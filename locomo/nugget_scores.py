@@ -1,7 +1,8 @@
 """Scores of answers that a judge reads several times, once for each nugget.
 
-A nugget of BEAM is a statement of the rubric; those of MemoryAgentBench's summaries are fluency, key points
-and sentences. Source: the modules cited in ``event_ordering.py`` and ``memoryagentbench_metrics.py``.
+A nugget of BEAM is a statement of the rubric, that of LoCoMo-Plus is the cue; those of MemoryAgentBench's
+summaries are fluency, key points and sentences. Source: the modules cited in ``event_ordering.py``,
+``memoryagentbench_metrics.py`` and ``locomo_plus.py``.
 """
 
 import re
@@ -11,7 +12,7 @@ from statistics import fmean
 
 from locomo.event_ordering import event_ordering_score
 from locomo.memoryagentbench_metrics import summary_f1
-from locomo.types import BeamAbility, MemoryAgentBenchTask, Question
+from locomo.types import BeamAbility, MemoryAgentBenchTask, PlusRelation, Question
 
 
 class NuggetGrading(StrEnum):
@@ -21,6 +22,8 @@ class NuggetGrading(StrEnum):
     """The answer meets a statement: 0, 0.5 or 1."""
     EVENT = "event"
     """The number of the first line of the answer that mentions an event; 0 for none."""
+    LINK = "link"
+    """The answer shows that what was said earlier is remembered: 0 or 1."""
     FLUENCY = "fluency"
     """A summary is fluent: 0 or 1."""
     KEY_POINTS = "key-points"
@@ -36,6 +39,8 @@ def list_nugget_gradings(question: Question) -> list[NuggetGrading]:
             return [NuggetGrading.EVENT] * len(question.nuggets)
         case BeamAbility():
             return [NuggetGrading.STATEMENT] * len(question.nuggets)
+        case PlusRelation():
+            return [NuggetGrading.LINK]
         case MemoryAgentBenchTask.SUMMARIZATION if question.nuggets:
             return [NuggetGrading.FLUENCY, NuggetGrading.KEY_POINTS, NuggetGrading.SENTENCES]
         case _:
@@ -48,7 +53,7 @@ def nugget_score(
     """Combine what a judge found into the score of an answer, from 0 to 1.
 
     BEAM: the mean of the statements' scores; event ordering: ``event_ordering_score``. Summaries:
-    ``summary_f1``.
+    ``summary_f1``. LoCoMo-Plus: whether the answer is linked to the cue.
 
     Args:
         question: the question.

@@ -39,6 +39,7 @@ class Benchmark(StrEnum):
     """The benchmarks. Your own files and generated conversations use LoCoMo's schema."""
 
     LOCOMO = "locomo"
+    LOCOMO_PLUS = "locomo-plus"
     LONGMEMEVAL = "longmemeval"
     PERLTQA = "perltqa"
     PERSONAMEM = "personamem"
@@ -147,6 +148,23 @@ class BeamAbility(StrEnum):
         return self.name.lower().replace("_", "-")
 
 
+class PlusRelation(StrEnum):
+    """What a remark of LoCoMo-Plus has to do with the cue that it calls to mind.
+
+    Source: Li et al. 2026, ACL (arXiv 2602.10715), section 4.
+    """
+
+    CAUSAL = "causal"
+    STATE = "state"
+    GOAL = "goal"
+    VALUE = "value"
+
+    @property
+    def label(self) -> str:
+        """The name in tables and files."""
+        return self.value
+
+
 class Competency(StrEnum):
     """The four competencies of MemoryAgentBench, under the names of its files.
 
@@ -210,6 +228,7 @@ QuestionType = (
     | PerltqaType
     | PersonaMemType
     | BeamAbility
+    | PlusRelation
     | MemoryAgentBenchTask
 )
 """What a question tests, in the terms of its benchmark: a label for reports, never shown to a reader."""
@@ -220,6 +239,7 @@ HEADLINE_TYPES: Mapping[Benchmark, tuple[QuestionType, ...]] = {
     Benchmark.PERLTQA: tuple(PerltqaType),
     Benchmark.PERSONAMEM: tuple(PersonaMemType),
     Benchmark.BEAM: tuple(BeamAbility),
+    Benchmark.LOCOMO_PLUS: tuple(PlusRelation),
     Benchmark.MEMORYAGENTBENCH: tuple(MemoryAgentBenchTask),
 }
 """The types whose questions make up a benchmark's headline score, in the order of its tables."""
@@ -297,8 +317,8 @@ class Question:
     turns (see ``evidence_group``). ``asked_at`` is when it is asked, where that matters. ``must_abstain``
     says that the conversation has no answer; ``answer`` then explains why. ``golds`` are the right answers
     where there may be several. ``nuggets`` are statements that a judge looks for one by one: BEAM's rubric,
-    or the key points of a summary. ``movies`` are the titles that recommendations are matched with.
-    ``judged_as`` is the type whose rubric grades the answer, if it is another benchmark's.
+    LoCoMo-Plus's cue, or the key points of a summary. ``movies`` are the titles that recommendations are
+    matched with. ``judged_as`` is the type whose rubric grades the answer, if it is another benchmark's.
     """
 
     conversation_id: str
@@ -350,8 +370,8 @@ class Question:
 
     @property
     def cluster(self) -> str:
-        """The unit that intervals resample: the conversation, or the history whose beginning it is."""
-        if self.benchmark is Benchmark.PERSONAMEM:
+        """The unit that intervals resample: the conversation, or the history that several share."""
+        if self.benchmark in (Benchmark.PERSONAMEM, Benchmark.LOCOMO_PLUS):
             return self.conversation_id.rpartition("@")[0]
         return self.conversation_id
 
@@ -368,6 +388,7 @@ _BENCHMARKS: Mapping[type, Benchmark] = {
     PerltqaType: Benchmark.PERLTQA,
     PersonaMemType: Benchmark.PERSONAMEM,
     BeamAbility: Benchmark.BEAM,
+    PlusRelation: Benchmark.LOCOMO_PLUS,
     MemoryAgentBenchTask: Benchmark.MEMORYAGENTBENCH,
 }
 

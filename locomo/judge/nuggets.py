@@ -86,7 +86,7 @@ class NuggetJudge(dspy.Module):
                 criterion, given, most = str(question.answer), _numbered(sentences), len(sentences)
             case NuggetGrading.FLUENCY:
                 criterion = "fluency"
-            case NuggetGrading.STATEMENT:
+            case NuggetGrading.STATEMENT | NuggetGrading.LINK:
                 criterion = question.nuggets[nugget]
         inputs = {"question": question.text, "criterion": criterion, "given_answer": given}
         fields = {name: escape_prompt_markers(text) for name, text in inputs.items()}

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from memory_program.configs.endpoints import JudgeAddress, ReaderAddress, WriterAddress
 from memory_program.configs.groups import (
     EVALUATION_ONLY,
+    NUGGET_DATASETS,
     Concurrency,
     Conversations,
     DatasetName,
@@ -149,7 +150,7 @@ class EvaluateConfig(Settings, init=False):
     rubrics: str = "lenient,strict"
     """Comma-separated rubrics of the judge. lenient follows the published ones, strict accepts no vague
     answer; both fit the benchmark and the type of question. Both take twice the calls, and their agreement
-    is reported. BEAM has rubrics of its own, with a call for each nugget."""
+    is reported. BEAM and LoCoMo-Plus have rubrics of their own, with a call for each nugget."""
 
     judge_program: Path | None = None
     """Saved judge (JSON from optimize.py --target judge) whose prompts replace those of its rubric. Other
@@ -362,17 +363,19 @@ class EvaluateConfig(Settings, init=False):
             raise ConfigError(
                 f"mode={self.mode.value!r} needs a judge: name one with --judge-model or --model"
             )
-        if self.source.dataset == DatasetName.MEMORYAGENTBENCH and self.mode is Mode.CALIBRATE:
+        uncalibrated = (DatasetName.MEMORYAGENTBENCH, DatasetName.LOCOMO_PLUS)
+        if self.source.dataset in uncalibrated and self.mode is Mode.CALIBRATE:
             raise ConfigError(
                 f"mode={self.mode.value!r} has no answers with known verdicts for --dataset "
                 f"{self.source.dataset}: try the judge on --dataset longmemeval"
             )
         if (
-            self.source.dataset == DatasetName.BEAM
+            self.source.dataset in NUGGET_DATASETS
             and self.rubrics != type(self).model_fields["rubrics"].default
         ):
             raise ConfigError(
-                f"rubrics={self.rubrics!r}: --dataset beam has a rubric for each question: leave it out"
+                f"rubrics={self.rubrics!r}: --dataset {self.source.dataset} has a rubric for each "
+                "question: leave it out"
             )
         if self.judge_program is not None and self.source.dataset in EVALUATION_ONLY:
             raise ConfigError(

@@ -105,6 +105,7 @@ class DatasetName(StrEnum):
     """The datasets known by name; any other is a file. ``evaluation/datasets.py`` loads them."""
 
     LOCOMO = "locomo"
+    LOCOMO_PLUS = "locomo-plus"
     LONGMEMEVAL = "longmemeval"
     PERLTQA = "perltqa"
     PERSONAMEM = "personamem"
@@ -114,8 +115,16 @@ class DatasetName(StrEnum):
     WORLD = "world"
 
 
-EVALUATION_ONLY = (DatasetName.PERSONAMEM, DatasetName.BEAM, DatasetName.MEMORYAGENTBENCH)
+EVALUATION_ONLY = (
+    DatasetName.LOCOMO_PLUS,
+    DatasetName.PERSONAMEM,
+    DatasetName.BEAM,
+    DatasetName.MEMORYAGENTBENCH,
+)
 """The benchmarks with a score of their own and no training split: nothing is trained or optimised on them."""
+
+NUGGET_DATASETS = (DatasetName.BEAM, DatasetName.LOCOMO_PLUS)
+"""The benchmarks whose data say what an answer should have; a judge looks for each part (see ``nuggets``)."""
 
 
 class DataSettings(SettingsGroup):
@@ -131,12 +140,14 @@ class DataSettings(SettingsGroup):
     dataset: str = DatasetName.SAMPLE.value
     """"sample" (a few generated conversations that come with the program), "world" (any number, generated
     from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple choice),
-    "beam" (only with --data), "memoryagentbench", or the path of a JSON file in LoCoMo's schema."""
+    "beam" and "locomo-plus" (both only with --data), "memoryagentbench", or the path of a JSON file in
+    LoCoMo's schema."""
 
     data: Path | None = None
     """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), PerLTQA's folder
-    en_v2, PersonaMem's questions_SIZE.csv, BEAM's folder chats/SIZE, or a file of rows (.parquet, .jsonl) of
-    BEAM or MemoryAgentBench. Without it the files are downloaded once, into a cache; BEAM's are not."""
+    en_v2, PersonaMem's questions_SIZE.csv, BEAM's folder chats/SIZE, a file of rows (.parquet, .jsonl) of
+    BEAM or MemoryAgentBench, or locomo_plus.json. Without it the files are downloaded once, into a cache;
+    those of BEAM and LoCoMo-Plus are not."""
 
     audited: Path | None = None
     """With --dataset locomo: the errors.json of the audit dial481/locomo-audit, or its folder audit, that you

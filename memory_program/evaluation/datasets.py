@@ -10,6 +10,7 @@ from pathlib import Path
 from locomo.audit import apply_audit
 from locomo.beam import load_beam
 from locomo.locomo import Dataset, load_locomo, read_dataset
+from locomo.locomo_plus import load_locomo_plus
 from locomo.longmemeval import load_longmemeval
 from locomo.memoryagentbench import load_memoryagentbench
 from locomo.perltqa import load_perltqa
@@ -68,6 +69,7 @@ def _make_world_dataset(source: DataSettings, seed: int) -> Dataset:
 
 DATASET_LOADERS: Mapping[str, Callable[[DataSettings, int], Dataset]] = {
     DatasetName.LOCOMO: lambda source, _: load_locomo(source.data, allow_modified=source.allow_modified),
+    DatasetName.LOCOMO_PLUS: lambda source, _: load_locomo_plus(source.data),
     DatasetName.LONGMEMEVAL: lambda source, _: load_longmemeval(source.data),
     DatasetName.PERLTQA: lambda source, _: load_perltqa(source.data),
     DatasetName.PERSONAMEM: lambda source, _: load_personamem(source.data),

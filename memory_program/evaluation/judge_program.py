@@ -12,7 +12,7 @@ from locomo.judge.rubrics import NUGGETS, Rubric, RubricName, list_gradings
 from locomo.types import Benchmark
 from memory_program.agents.program import prompts_only
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.configs.groups import DatasetName
+from memory_program.configs.groups import NUGGET_DATASETS, DatasetName
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file
 from memory_program.core.settings import split_list
@@ -103,7 +103,8 @@ def verdict_tokens(model: str, replies: ReplySettings) -> int:
 def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[RubricName, Judges | NuggetJudge]:
     """Make the judges of a config by rubric, with its optimised prompts or else the built-in ones.
 
-    BEAM has a rubric for each question, of which nuggets are judged, and MemoryAgentBench also for summaries.
+    BEAM and LoCoMo-Plus have a rubric for each question, of which nuggets are judged, and MemoryAgentBench
+    also for summaries.
 
     Raises:
         ConfigError: the file of the optimised judge cannot be used.
@@ -111,14 +112,14 @@ def make_judges(config: EvaluateConfig, lm: dspy.LM | None = None) -> dict[Rubri
     program = load_judge_program(config)
     limit = verdict_tokens(config.judge or "", config.system.replies.settings())
     judges: dict[RubricName, Judges | NuggetJudge] = {}
-    if config.source.dataset != DatasetName.BEAM:
+    if config.source.dataset not in NUGGET_DATASETS:
         judges |= {
             rubric: program.judges(lm, limit)
             if program is not None and program.rubric is rubric
             else Judges(rubric, lm, limit_tokens=limit)
             for rubric in map(Rubric, split_list(config.rubrics))
         }
-    if config.source.dataset in (DatasetName.BEAM, DatasetName.MEMORYAGENTBENCH):
+    if config.source.dataset in (*NUGGET_DATASETS, DatasetName.MEMORYAGENTBENCH):
         judges[NUGGETS] = NuggetJudge(lm, limit)
     return judges
 

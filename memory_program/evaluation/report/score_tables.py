@@ -224,6 +224,7 @@ _SCORE_LABELS: Mapping[str, str] = {
     Benchmark.LOCOMO: "official F1",
     Benchmark.PERSONAMEM: "share of right choices",
     Benchmark.BEAM: "nugget score",
+    Benchmark.LOCOMO_PLUS: "share of linked replies",
     Benchmark.MEMORYAGENTBENCH: "official metric",
 }
 """The names of the benchmarks' scores on axes and in titles."""
@@ -234,6 +235,7 @@ _TOKEN_F1_LABEL = "LoCoMo's token F1"
 _GROUPED_BY = {
     Benchmark.LOCOMO: "category",
     Benchmark.BEAM: "ability",
+    Benchmark.LOCOMO_PLUS: "relation",
     Benchmark.MEMORYAGENTBENCH: "task",
 }
 

@@ -56,6 +56,7 @@ MEAN_OF_TYPES = "mean of types"
 METRIC_NAMES = {
     Benchmark.PERSONAMEM: "accuracy",
     Benchmark.BEAM: "nugget_score",
+    Benchmark.LOCOMO_PLUS: "link_score",
     Benchmark.MEMORYAGENTBENCH: "memoryagentbench_score",
 }
 """The names of the benchmarks' own scores, if they are not LoCoMo's F1."""
