@@ -160,6 +160,12 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
     values: Json = {**saved, "mode": "train", **{name: given[name] for name in given.keys() - inherited}}
     config_type = ArborTrainConfig if saved.get("backend") == "arbor" else TrainConfig
     training = config_type(**values)
+    for part in training.parts:
+        if not training.weights_folder(part).is_dir():
+            raise ModelError(
+                f"{name!r} holds no trained {part} yet: its training was stopped; run the same command of "
+                "--mode train again, which continues it"
+            )
     progress = _set_up_progress(training, console)
     with ExitStack() as stack:
         stack.enter_context(silence_truncation_warnings())

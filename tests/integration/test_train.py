@@ -25,6 +25,7 @@ from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.json_files import write_json
 from memory_program.inference import engine
 from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
@@ -355,6 +356,16 @@ def test_the_dry_run_shows_one_group(half_taught, talks, tmp_path):
     assert said.count("  rollout ") % 6 == 0
     assert "advantage +" in said
     assert not (tmp_path / "train" / "model").exists()
+
+
+def test_evaluating_a_training_that_was_stopped_in_its_second_part_names_the_command_that_continues_it(
+    tmp_path,
+):
+    (tmp_path / "model").mkdir()  # the writer's; the reader's is made when its training ends
+    settings = TrainConfig(target="both", output_dir=tmp_path)
+    write_json(tmp_path / "config.json", settings.model_dump(mode="json"))
+    with pytest.raises(ModelError, match=r"no trained reader yet: .* of --mode train again"):
+        evaluated_again("--output-dir", str(tmp_path), "--no-mlflow")
 
 
 def test_evaluating_an_untrained_folder_is_an_error(tmp_path):
