@@ -146,11 +146,16 @@ def _load_named(source: str, device: DeviceName, dtype: torch.dtype) -> LoadedMo
         raise ModelError(
             f"{source!r} names no token that ends a reply: set eos_token_id in its generation_config.json"
         )
-    context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
+    config = network.config.get_text_config()
+    context = getattr(config, "max_position_embeddings", None)
     if not isinstance(context, int):
         raise ModelError(
             f"{source!r} does not say how long a text may be (max_position_embeddings); {_SERVE_IT}"
         )
+    rope: Any = getattr(config, "rope_parameters", None) or {}  # Any: of transformers
+    if rope.get("rope_type") == "longrope":
+        # a longer text has other frequencies from its first token on, and those of a batch are one set
+        context = min(context, rope["original_max_position_embeddings"])
     return LoadedModel(network, tokenizer, frozenset(stops), stops[0], context, kv_shape)
 
 

@@ -276,6 +276,24 @@ def test_a_prompt_that_fills_the_context_is_refused_with_its_length(engine: Loca
         engine.complete(request("turtle " * 600))
 
 
+def test_the_context_of_longrope_ends_where_its_frequencies_change(tmp_path: Path) -> None:
+    """A longer text would have other frequencies from its first token on than the keys that are kept."""
+    rope = {
+        "rope_type": "longrope",
+        "rope_theta": 10_000.0,
+        "short_factor": [1.0] * 8,
+        "long_factor": [4.0] * 8,
+    }
+    config = {"original_max_position_embeddings": 128, "pad_token_id": None}
+    save_tiny_model(tmp_path, "phi3", rope_parameters=rope, **config)
+    engine = LocalEngine(LocalSettings(source=str(tmp_path), dtype="float32"))
+    response = engine.complete(request("turtle " * 10, system=None, max_tokens=None))
+    assert (response.usage.input_tokens or 0) + (response.usage.output_tokens or 0) <= 128
+    with pytest.raises(lm15.ContextLengthError, match="at most 128 together"):
+        engine.complete(request("turtle " * 600))
+    engine.close()
+
+
 def test_a_reply_is_cut_where_the_context_ends(engine: LocalEngine) -> None:
     response = engine.complete(request("turtle " * 150, max_tokens=None))
     assert response.finish_reason == "length"
