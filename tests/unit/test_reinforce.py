@@ -215,6 +215,25 @@ def test_gradient_checkpointing_does_not_change_the_gradient(folder):
     assert norms[0] == pytest.approx(norms[1], rel=1e-5)
 
 
+@pytest.mark.parametrize(("tuning", "is_checkpointed"), [("full", False), ("lora", False), ("lora", True)])
+def test_the_dropout_of_a_model_is_off_as_in_sampling(tmp_path, tuning, is_checkpointed):
+    """Otherwise the initial model would differ from itself."""
+    save_tiny_model(tmp_path, "llama", attention_dropout=0.5)
+    settings = {"tuning": tuning, "beta": 0.5, "gradient_checkpointing": is_checkpointed}
+    assert trainer(tmp_path, **settings).policy_gradient_step(SAMPLES).kl == pytest.approx(0, abs=1e-6)
+
+
+def test_the_dropout_of_adapters_is_a_setting(folder):
+    settings = {"tuning": "lora", "learning_rate": 1e-2, "beta": 0.5}
+    kls = []
+    for dropout in (0.0, 0.5):
+        learner = trainer(folder, lora_dropout=dropout, **settings)
+        for name, weight in learner.engine.model.network.named_parameters():
+            weight.data.fill_(0.05) if "lora_" in name else None
+        kls.append(learner.policy_gradient_step(SAMPLES).kl)
+    assert abs(kls[0] - kls[1]) > 1e-3
+
+
 def test_more_iterations_on_a_batch_are_clipped(folder):
     learner = trainer(folder, iterations=4, learning_rate=0.01, beta=0.0)
     report = learner.policy_gradient_step(SAMPLES)

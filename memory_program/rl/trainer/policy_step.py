@@ -19,11 +19,13 @@ from typing import Any, Literal
 
 import torch
 from peft import PeftModel, get_peft_model
+from peft.tuners.lora import LoraLayer
 from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.configs.training_defaults import fill_in_defaults
@@ -203,6 +205,7 @@ class LocalTrainer:
         with_kl = bool(self.settings.beta) or (is_measured and self._adapted is not None)
         with_entropy = is_measured or objective.entropy_weight > 0
         with self._updating() as elapsed_s:
+            self._switch_off_dropout()
             initial = self._network if self._reference is None else self._reference
             for batch in batches if with_kl else ():
                 without_adapter = nullcontext() if self._adapted is None else self._adapted.disable_adapter()
@@ -400,6 +403,15 @@ class LocalTrainer:
                 self._optimizer.zero_grad()  # also after a step that failed half-way
                 if self.settings.optimizer.gradient_checkpointing:
                     network.gradient_checkpointing_disable()
+
+    def _switch_off_dropout(self) -> None:
+        """Switch off the dropout of the model, which samples without; that of adapters is a setting."""
+        layers = [module for module in self._network.modules() if isinstance(module, LoraLayer)]
+        kept = {part for layer in layers for part in layer.lora_dropout.modules()}
+        if self.settings.optimizer.gradient_checkpointing:  # such layers recompute in training only
+            kept |= {m for m in self._network.modules() if isinstance(m, GradientCheckpointingLayer)}
+        for module in set(self._network.modules()) - kept:
+            module.training = False
 
     # -- on disk ---------------------------------------------------------------------------------
 
