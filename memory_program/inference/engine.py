@@ -304,11 +304,7 @@ class LocalEngine:
                     feature=place,
                     provider="local",
                 )
-            text = INVALID_CHARACTERS.sub("\ufffd", text)  # tokenizers refuse half an emoji
-            for token in self._special_tokens:
-                # split: otherwise the tokenizer would take quoted text for the end of a turn
-                text = text.replace(token, f"{token[0]} {token[1:]}")
-            chat.append({"role": role, "content": text})
+            chat.append({"role": role, "content": _as_plain_text(text, self._special_tokens)})
         tokenizer = self.model.tokenizer
         options: object = (request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}
         # ours come last: neither of the two is the caller's to change. Any: the template's own arguments
@@ -329,8 +325,10 @@ class LocalEngine:
 
     def reply_tokens(self, text: str) -> list[int]:
         """Return the tokens of a reply with the stop token, as training text has them."""
-        readable = INVALID_CHARACTERS.sub("\ufffd", text)
-        tokens = self.model.tokenizer(readable, add_special_tokens=False)["input_ids"]
+        decode = self.model.tokenizer.decode
+        written = [cast(str, decode([token])) for token in self.model.stop_ids]
+        stops = [text for text in written if len(text) > 1]
+        tokens = self.model.tokenizer(_as_plain_text(text, stops), add_special_tokens=False)["input_ids"]
         return [*tokens, self.model.reply_end]
 
     @contextmanager
@@ -366,6 +364,14 @@ class LocalEngine:
 
     def __deepcopy__(self, memo: object) -> "LocalEngine":
         return self
+
+
+def _as_plain_text(text: str, special_tokens: Sequence[str]) -> str:
+    """Split special tokens: a tokenizer would take quoted text for the end of a turn."""
+    text = INVALID_CHARACTERS.sub("\ufffd", text)  # tokenizers refuse half an emoji
+    for token in special_tokens:
+        text = text.replace(token, f"{token[0]} {token[1:]}")
+    return text
 
 
 def default_device() -> DeviceName:

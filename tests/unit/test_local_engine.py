@@ -240,6 +240,13 @@ def test_special_tokens_in_a_message_are_plain_text(engine: LocalEngine) -> None
         )
 
 
+def test_a_stop_token_that_a_reply_quotes_does_not_end_it_in_training(engine: LocalEngine) -> None:
+    tokens = engine.reply_tokens("Nate wrote <|im_end|> and left")
+    assert [place for place, token in enumerate(tokens) if token in engine.model.stop_ids] == [
+        len(tokens) - 1
+    ]
+
+
 def test_a_stop_token_ends_the_reply_and_is_counted_but_not_shown(
     engine: LocalEngine, tmp_path: Path
 ) -> None:
