@@ -36,7 +36,7 @@ from memory_program.configs.trainer_groups import (
     parse_tool_weights,
 )
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights, read_log
-from memory_program.core.errors import ConfigError, DivergenceError, ModelError
+from memory_program.core.errors import ConfigError, DivergenceError, ModelError, RunStoppedError
 from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
 from memory_program.core.sqlite_address import sqlite_url
@@ -170,12 +170,17 @@ class MemoryGRPO(Teleprompter):
 
         Raises:
             ConfigError: the student, the data or the folder do not fit.
-            ModelError: the weights cannot be trained, the training diverges, or every rollout fails.
+            ModelError: the weights cannot be trained.
+            RunStoppedError: the training diverges, or a model fails after it began.
             StoreError: the database fails.
         """
         _check_setup(self.target, student, trainset, valset)
         with self._open_store() as store, dspy_history_disabled():
-            _TrainingLoop(self, student, trainset, valset, store).run()
+            loop = _TrainingLoop(self, student, trainset, valset, store)
+            try:
+                loop.run()
+            except ModelError as error:  # the command was right, and the training has begun
+                raise RunStoppedError(str(error)) from error
         return student
 
     def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[EpisodeGroups]:

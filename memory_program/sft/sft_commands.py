@@ -30,7 +30,7 @@ from memory_program.configs.sft_config import (
 )
 from memory_program.core.adapter_config import ADAPTER_FOLDER
 from memory_program.core.checkpoints import LogEntry, read_log
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ConfigError, ModelError, RunStoppedError
 from memory_program.core.extras import name_missing_extra
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
@@ -72,8 +72,9 @@ def collect_trajectories(
 
     Raises:
         ConfigError: the config does not fit the data.
-        ModelError: the expert cannot be used, or calls failed; finished sessions are kept.
+        ModelError: the expert cannot be used.
         RecordError: the folder holds other trajectories.
+        RunStoppedError: calls failed; finished sessions are kept.
     """
     say = _make_printer(console)
     splits = load_training_splits(config.source, config.seed, config.num_train, part=config.part)
@@ -135,8 +136,9 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
 
     Raises:
         ConfigError: the config does not fit the data.
-        ModelError: the model cannot be used, or calls failed; finished sessions are kept.
+        ModelError: the model cannot be used.
         RecordError: the folder holds other questions.
+        RunStoppedError: calls failed; finished sessions are kept.
     """
     say = _make_printer(console)
     conversations = load_synthesis_conversations(config.source, config.seed, config.num_train, config.part)
@@ -167,6 +169,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         ConfigError: the config does not fit the trajectories or the folder.
         ModelError: the model cannot be trained.
         RecordError: there are no trajectories.
+        RunStoppedError: the training diverges.
         TrackingError: MLflow refuses something; the model is saved.
     """
     with name_missing_extra("train"):
@@ -373,7 +376,7 @@ def _copy_program(source: Path, folder: Path) -> bool:
 def _check_finished(failures: Sequence[str | None]) -> None:
     lost = [failure for failure in failures if failure is not None]
     if lost:
-        raise ModelError(
+        raise RunStoppedError(
             f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0]}); "
             "what is done is kept: the same command goes on from there"
         )

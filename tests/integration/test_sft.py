@@ -19,7 +19,7 @@ from memory_program.cli import run_train
 from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.checkpoints import LogEntry, read_log
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ConfigError, RunStoppedError
 from memory_program.models.factory import language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.sft.sft_commands import fine_tune_parts
@@ -199,7 +199,7 @@ def test_the_adapter_of_the_start_is_kept_where_no_epoch_was_better(half_taught,
 
 
 def test_a_training_that_diverges_is_stopped(half_taught, tmp_path):
-    with pytest.raises(ModelError, match=r"the training diverges: in step \d .* a lower --learning-rate"):
+    with pytest.raises(RunStoppedError, match=r"diverges: in step \d .* a lower --learning-rate"):
         teach(half_taught, tmp_path, learning_rate=1e30)
 
 

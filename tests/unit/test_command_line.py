@@ -9,7 +9,15 @@ import pytest
 from locomo.benchmark_errors import DatasetError
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode
 from memory_program.core.command_line import parse_flags, run_script
-from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError, RecordError, StoreError
+from memory_program.core.errors import (
+    BudgetExceededError,
+    ConfigError,
+    DivergenceError,
+    ModelError,
+    RecordError,
+    RunStoppedError,
+    StoreError,
+)
 
 EVALUATE = Path(__file__).parents[2] / "evaluate.py"
 
@@ -92,6 +100,8 @@ def test_bad_input_is_one_line_on_stderr_and_status_2(tmp_path):
         (RecordError("no run"), 2),
         (StoreError("locked"), 1),
         (BudgetExceededError("too dear"), 1),
+        (DivergenceError("the loss is nan"), 1),
+        (RunStoppedError("calls failed"), 1),
         (PermissionError(13, "Permission denied", "runs"), 1),
         (KeyboardInterrupt(), 130),
     ],
