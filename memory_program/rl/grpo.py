@@ -33,7 +33,6 @@ from memory_program.configs.trainer_groups import (
     Part,
     ReinforceSettings,
     lasting_settings,
-    parse_tool_weights,
 )
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights, read_log
 from memory_program.core.errors import ConfigError, DivergenceError, ModelError, RunStoppedError
@@ -48,7 +47,7 @@ from memory_program.rl.backends.arbor.arbor_trainer import SubmittedGroups
 from memory_program.rl.backends.local_backend import LocalProvider, samples_on_server
 from memory_program.rl.curriculum import Curriculum, sample_with_refills
 from memory_program.rl.episodes import Episode, memory_namespace, rewind_failed_sessions, roll_in
-from memory_program.rl.rewards import AnswerMetric, RewardRule
+from memory_program.rl.rewards import AnswerMetric, make_reward_rule
 from memory_program.rl.rollout_files import drop_rollouts_after, write_rollouts
 from memory_program.rl.rollout_record import rollout_lines
 from memory_program.rl.rollouts import (
@@ -142,12 +141,7 @@ class MemoryGRPO(Teleprompter):
         """The job of the last ``compile``. It holds the best weights; terminate it after saving them."""
         self.ended_by = ""
         """The reason why the last ``compile`` stopped."""
-        self.rule = RewardRule(
-            self.settings.rewards.reward_rule,
-            self.settings.rewards.lengths.length_weight,
-            self.settings.rewards.format_weight,
-            parse_tool_weights(self.settings.rewards.tool_weights),
-        )
+        self.rule = make_reward_rule(self.settings.rewards)
 
     def compile(  # pyright: ignore[reportIncompatibleMethodOverride]  # conversations, not dspy.Example
         self,

@@ -24,7 +24,12 @@ from memory_program.bank.bank import MemoryBank
 from memory_program.bank.memory import MEMORY_KINDS, MemoryKind, Operation
 from memory_program.bank.outcomes import Answer, Outcome
 from memory_program.bank.space import MemorySpace
-from memory_program.configs.trainer_groups import DEFAULT_LENGTHS, LengthSettings
+from memory_program.configs.trainer_groups import (
+    DEFAULT_LENGTHS,
+    LengthSettings,
+    RewardSettings,
+    parse_tool_weights,
+)
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.evaluation.item_records import AnswerRecord
 from memory_program.evaluation.judge_program import verdict_tokens
@@ -350,6 +355,20 @@ class RewardRule:
             if stats.calls.get(tool)
         )
         return reward + (self.format_weight * stats.is_valid + tool_bonus)
+
+
+def make_reward_rule(settings: RewardSettings) -> RewardRule:
+    """Make the reward rule of a training.
+
+    Raises:
+        ConfigError: the settings name an unknown tool.
+    """
+    return RewardRule(
+        settings.reward_rule,
+        settings.lengths.length_weight,
+        settings.format_weight,
+        parse_tool_weights(settings.tool_weights),
+    )
 
 
 # -- credit assignment within a group --------------------------------------------------------------

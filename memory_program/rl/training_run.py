@@ -25,6 +25,7 @@ from memory_program.rl.base_comparison import compare_with_base, comparison_tabl
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from memory_program.rl.mlflow_training import TrainingPublisher, make_training_results, write_model_card
+from memory_program.rl.rewards import make_reward_rule
 from memory_program.rl.rollouts import get_policy_lm
 from memory_program.rl.trained_program import (
     PROGRAM_FILE,
@@ -74,6 +75,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
+    make_reward_rule(config.grpo.rewards)  # refuses an unknown tool before anything is loaded
     progress = _set_up_progress(config, console)
     check_prices(config)
     check_backend(config, progress.say)
@@ -236,27 +238,27 @@ def _make_grpo(
         if publisher is not None:
             publisher.log_entry(entry, part)
 
-    folder = config.part_folder(part)
-    policy = load_trainable_model(config, folder)
+    folder, metric = config.part_folder(part), make_answer_metric(config)
+    # the frozen model first: a wrong name or a missing key shows before the weights are loaded
     if part == "writer":
-        program.writer.set_lm(policy)
         program.reader.set_lm(load_frozen_model(config, Role.READER, config.reader))
+        program.writer.set_lm(load_trainable_model(config, folder))
     else:
         is_trained = "writer" in config.parts
         writer = f"local:{config.weights_folder('writer')}" if is_trained else config.writer
-        program.reader.set_lm(policy)
         if writer == OBSERVATIONS:
             conversations = (*splits.train, *splits.val)
             program.writer.set_lm(observations_lm(conversations))
         else:
             program.writer.set_lm(load_frozen_model(config, Role.WRITER, writer))
+        program.reader.set_lm(load_trainable_model(config, folder))
         progress.say(f"the reader is trained from {config.model}; {writer} writes")
     training = training_settings(config, program, part)
     if isinstance(training, ArborJobSettings):
         progress.say(training.describe_batch())
     begin = publisher.begin if publisher is not None and part == config.parts[0] else lambda: None
     return MemoryGRPO(
-        make_answer_metric(config),
+        metric,
         folder / "dry-run" if config.dry_run else folder,
         config.timed_grpo,
         training,

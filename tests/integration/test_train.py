@@ -24,7 +24,7 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError
 from memory_program.core.json_files import write_json
 from memory_program.inference import engine
 from memory_program.models.factory import language_model
@@ -366,6 +366,21 @@ def test_evaluating_a_training_that_was_stopped_in_its_second_part_names_the_com
     write_json(tmp_path / "config.json", settings.model_dump(mode="json"))
     with pytest.raises(ModelError, match=r"no trained reader yet: .* of --mode train again"):
         evaluated_again("--output-dir", str(tmp_path), "--no-mlflow")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (("--tool-weights", "edit_memory=1"), "unknown tool 'edit_memory'"),
+        (("--reader-model", "local:none"), "'none' is not a folder"),
+        (("--answer-metric", "judge", "--judge-model", "local:none"), "'none' is not a folder"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_weights_are_loaded(half_taught, talks, tmp_path, wrong, complaint):
+    model = tmp_path / "without-weights"
+    shutil.copytree(half_taught, model, ignore=shutil.ignore_patterns("*.safetensors"))
+    with ModelServer() as server, pytest.raises(MemoryProgramError, match=complaint):
+        run_training(flags(model, talks, server, tmp_path / "train", *wrong))
 
 
 def test_evaluating_an_untrained_folder_is_an_error(tmp_path):
