@@ -13,6 +13,7 @@ from pathlib import Path
 import dspy
 import torch
 from rich.console import Console
+from safetensors import SafetensorError
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
 from memory_program.agents.model_prompts import load_model_prompts
@@ -48,6 +49,7 @@ from memory_program.models.reply_settings import ReplyFormat
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.rewards import build_answer_metric
 from memory_program.rl.trained_program import PROGRAM_FILE
+from memory_program.rl.trainer.adapters import disk_errors
 from memory_program.rl.training_data import (
     load_synthesis_conversations,
     load_training_splits,
@@ -332,7 +334,8 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
         model = load_model(str(source), "cpu", torch.bfloat16)
         merge_frozen_adapters(model.network)
-        model.network.save_pretrained(folder)
+        with disk_errors(folder, SafetensorError):
+            model.network.save_pretrained(folder)
         model.tokenizer.save_pretrained(folder)
         taught_in = config.model if config.from_verl is None else config.trajectories
         if _copy_program(taught_in, folder):

@@ -22,6 +22,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from huggingface_hub import constants
 from peft import PeftModel
+from safetensors import SafetensorError
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
@@ -43,7 +44,7 @@ from memory_program.inference.loading import load_model, silence_transformers
 from memory_program.models.local_model import LocalModel
 from memory_program.models.model_names import model_fingerprint
 from memory_program.rl.backends.local_backend import example_sample, require_local_engine
-from memory_program.rl.trainer.adapters import lora_config, write_model
+from memory_program.rl.trainer.adapters import disk_errors, lora_config, write_model
 from memory_program.rl.trainer.packing import Sample
 from memory_program.sft.sft_training import SftSplit
 
@@ -271,6 +272,10 @@ class _Trainer(SFTTrainer):
         else:  # the tokens of all processes, over which the gradients are averaged
             loss = total / num_items_in_batch * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: None) -> None:
+        with disk_errors(Path(filled_in(self.args.output_dir)), (SafetensorError, RuntimeError)):
+            super()._save_checkpoint(model, trial)
 
     def prediction_step(
         self,

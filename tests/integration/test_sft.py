@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -201,6 +202,30 @@ def test_the_adapter_of_the_start_is_kept_where_no_epoch_was_better(half_taught,
 def test_a_training_that_diverges_is_stopped(half_taught, tmp_path):
     with pytest.raises(RunStoppedError, match=r"diverges: in step \d .* a lower --learning-rate"):
         teach(half_taught, tmp_path, learning_rate=1e30)
+
+
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_a_full_disk_is_one_error_after_which_the_training_goes_on(half_taught, tmp_path, tuning):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        with pytest.raises(OSError, match=r"cannot be written .*: make room"):
+            teach(half_taught, tmp_path, tuning=tuning)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    teach(half_taught, tmp_path, tuning=tuning)
+    assert [step for kind, step, _ in losses(tmp_path) if kind == "step"] == [1, 2, 3, 4]
+
+
+def test_an_export_that_does_not_fit_on_the_disk_is_one_error(half_taught, tmp_path, capsys):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    model, out = str(half_taught), str(tmp_path)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
+        assert run_train(["--mode", "export", "--format", "hf", "--model", model, "--output-dir", out]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "make room" in capsys.readouterr().err
 
 
 def test_adapters_are_kept_beside_the_merged_model(half_taught, tmp_path):

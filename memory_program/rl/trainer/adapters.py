@@ -3,11 +3,14 @@
 import copy
 import shutil
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import cast
 
 from peft import LoraConfig, PeftConfig, PeftModel
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from memory_program.configs.trainer_groups import OptimizerSettings
@@ -94,6 +97,17 @@ def save_adapter(adapted: PeftModel, source: str, folder: Path) -> None:
     (folder / _JOINED).rmdir()
 
 
+@contextmanager
+def disk_errors(folder: Path, kinds: type[Exception] | tuple[type[Exception], ...]) -> Generator[None]:
+    """Raise an ``OSError``, as other writers do, for the error of a library that cannot write its file."""
+    try:
+        yield
+    except kinds as error:
+        raise OSError(
+            f"{str(folder)!r} cannot be written ({error}): make room, and give the same command again"
+        ) from error
+
+
 def write_model(
     folder: Path,
     network: PreTrainedModel,
@@ -104,8 +118,11 @@ def write_model(
     """Write a model in the format of transformers, adapters merged; ``adapter/`` has them apart.
 
     Merging into bfloat16 weights loses small changes. So ``load_model`` takes the adapter in their place.
+
+    Raises:
+        OSError: the files cannot be written.
     """
-    with silence_transformers():
+    with silence_transformers(), disk_errors(folder, SafetensorError):
         if adapted is not None:
             save_adapter(adapted, source, folder / ADAPTER_FOLDER)
             device = network.device

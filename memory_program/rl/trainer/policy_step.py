@@ -32,7 +32,7 @@ from memory_program.configs.training_defaults import fill_in_defaults
 from memory_program.core.errors import DivergenceError, ModelError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
-from memory_program.rl.trainer.adapters import lora_config, save_adapter, write_model
+from memory_program.rl.trainer.adapters import disk_errors, lora_config, save_adapter, write_model
 from memory_program.rl.trainer.objective import (
     IMPORTANCE_CLIP,
     Objective,
@@ -427,7 +427,7 @@ class LocalTrainer:
             "cuda_random": torch.cuda.get_rng_state_all(),
         }
         draft = folder / f"{_STATE}.draft"
-        with _disk_errors(folder, RuntimeError):
+        with disk_errors(folder, RuntimeError):
             torch.save(state, draft)
         draft.replace(folder / _STATE)  # atomic
 
@@ -455,7 +455,7 @@ class LocalTrainer:
         folder.mkdir(parents=True, exist_ok=True)
         weights = {name: w.detach().cpu().clone() for name, w in zip(self._names, self._trained, strict=True)}
         draft = folder / f"{_WEIGHTS}.draft"
-        with _disk_errors(folder, SafetensorError):
+        with disk_errors(folder, SafetensorError):
             save_file(weights, draft)
         draft.replace(folder / _WEIGHTS)
 
@@ -481,17 +481,6 @@ class LocalTrainer:
 
     def save_model(self, folder: Path) -> None:
         """Write the model in the format of transformers, adapters merged; ``adapter/`` has them apart."""
-        with self.engine.updating() as network, _disk_errors(folder, SafetensorError):
+        with self.engine.updating() as network:
             source = self.engine.settings.source
             write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
-
-
-@contextmanager
-def _disk_errors(folder: Path, kind: type[Exception]) -> Generator[None]:
-    """Raise an ``OSError``, as other writers do, for the error of a library that cannot write its file."""
-    try:
-        yield
-    except kind as error:
-        raise OSError(
-            f"{str(folder)!r} cannot be written ({error}): make room, and give the same command again"
-        ) from error
