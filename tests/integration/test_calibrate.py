@@ -15,7 +15,7 @@ from locomo.judge.rubrics import Rubric, Verdict
 from locomo.types import Benchmark
 from memory_program.bank.outcomes import Outcome
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.core.errors import BudgetExceededError
+from memory_program.core.errors import BudgetExceededError, NoResultError
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.item_records import JudgeRecord
@@ -25,7 +25,7 @@ from memory_program.models.factory import language_model
 from memory_program.models.usage import Usage
 from tests.competent_model import Prompt, chat_format
 from tests.evaluation_samples import write_conversations
-from tests.model_server import Behaviour, ModelServer, always
+from tests.model_server import Behaviour, ModelServer, always, scripted
 
 pytestmark = pytest.mark.usefixtures("plots_are_not_drawn")
 
@@ -155,6 +155,19 @@ def test_an_unreachable_judge_ends_the_calibration_which_can_continue(tmp_path):
     assert again is not None
     assert again["quality"]["lenient"]["failed"] == 0
     assert "calibration on perltqa: 0 of 88 to do" in output
+
+
+def test_failed_calls_of_a_calibration_are_told_and_are_an_error_if_there_is_no_other(tmp_path):
+    settings = {"mode": "calibrate", "dataset": "perltqa", "rubrics": "lenient", "max_errors": 999}
+    with ModelServer(scripted([Behaviour.BAD_KEY]), reply=judge_that(lenient, Benchmark.PERLTQA)) as server:
+        _, output = run(server, tmp_path / "some/one", **settings)
+    assert "calibration: 1 failed, the first: judge: " in output
+    assert "Incorrect API key" in output
+    assert "--retry-errors repeats them" in output
+    with ModelServer(always(Behaviour.CUT)) as server, pytest.raises(NoResultError, match="88 failed, the"):
+        run(server, tmp_path / "all/one", **settings)
+    rates = json.loads((tmp_path / "all/calibration/perltqa.json").read_text())["quality"]["lenient"]
+    assert (rates["failed"], rates["false_accept"]["value"]) == (88, None)
 
 
 def test_the_cost_of_a_calibration_counts_when_it_continues(tmp_path):

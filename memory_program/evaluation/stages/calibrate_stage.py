@@ -1,16 +1,21 @@
 """Calibration of a judge: its verdicts on answers whose right verdict is known."""
 
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
+from textwrap import shorten
 
 from rich.console import Console
 
+from memory_program.bank.outcomes import Outcome
 from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig
+from memory_program.core.errors import NoResultError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import lock_run_folder
 from memory_program.evaluation.console import print_plain, print_table
 from memory_program.evaluation.datasets import benchmark_for_config
+from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.judge_program import make_judges
 from memory_program.evaluation.report.score_tables import calibration_tables
 from memory_program.evaluation.role_models import RoleModels, check_template_arguments
@@ -22,6 +27,7 @@ from memory_program.evaluation.scoring.judge_errors import (
 )
 from memory_program.evaluation.scoring.question_scores import BootstrapSampler
 from memory_program.evaluation.scoring.score_signature import identify_judge
+from memory_program.evaluation.scoring.stage_failures import judge_failures
 from memory_program.evaluation.stages.cost_estimate import (
     check_affordable,
     estimate_judgements,
@@ -47,6 +53,7 @@ def calibrate_judge(
         RecordError: the records are damaged.
         BudgetExceededError: a limit is passed; verdicts so far are kept.
         RunInUseError: another process calibrates there.
+        NoResultError: every call failed; the results are written.
     """
     judge, benchmark = identify_judge(config), benchmark_for_config(config.source)
     assert judge is not None, "the config of this mode has a judge"
@@ -90,4 +97,19 @@ def calibrate_judge(
         )
         print_plain(console, note)
     print_plain(console, f"results: {path}")
+    _warn_of_failures(console, [journal.records[case.key] for case in cases])
     return results
+
+
+def _warn_of_failures(console: Console, records: Sequence[JudgeRecord]) -> None:
+    """Say how many calls failed, with the first reason; an unparsed reply is no failure.
+
+    Raises:
+        NoResultError: every call failed.
+    """
+    failed = [record for record in records if record.outcome not in (Outcome.OK, Outcome.UNPARSED)]
+    line = f"calibration: {len(failed)} failed, the first: {shorten(judge_failures(failed).first, 300)}"
+    if failed and len(failed) == len(records):
+        raise NoResultError(f"{line}; correct the cause, and repeat the calls with --retry-errors")
+    if failed:
+        print_plain(console, f"{line}; the rates leave them out; --retry-errors repeats them", "bold red")
