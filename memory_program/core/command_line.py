@@ -232,6 +232,13 @@ def _check_file(config_type: type[Settings], path: Path) -> dict[str, object]:
         given = rename_old_settings(settings, known)
     except ConfigError as error:
         raise ConfigError(f"--config {str(path)!r}: {error}") from error
+    unknown = [name for name in given if name not in known]
+    if len(unknown) > 3:  # a file of another command: one error would list all settings for each of them
+        raise ConfigError(
+            f"--config {str(path)!r} has {len(unknown)} settings that this command lacks "
+            f"({', '.join(unknown[:3])}, ...): name a file of this command and mode, as the config.json of "
+            "one of its runs"
+        )
     fields: Any = {  # Any: pydantic's way to name fields
         name: (field.annotation, copy(field))
         for name, field in known.items()

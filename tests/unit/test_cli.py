@@ -177,6 +177,14 @@ def test_a_wrong_file_is_an_error_that_names_it(content, complaint, tmp_path):
     assert str(path) in str(raised.value)
 
 
+def test_the_file_of_another_command_is_one_short_error(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TrainConfig().model_dump(mode="json")), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"settings that this command lacks \(.*\.\.\.\): name") as raised:
+        parse_flags(EvaluateConfig, ["--config", str(path)])
+    assert len(str(raised.value)) < 400
+
+
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml' cannot be read"):
         parse_flags(EvaluateConfig, ["--config", str(tmp_path / "none.yaml")])
