@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import cast
+from typing import Any, cast
 
 import dspy
 import torch
@@ -273,7 +273,7 @@ class _Trainer(SFTTrainer):
             loss = total / num_items_in_batch * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
-    def _save_checkpoint(self, model: torch.nn.Module, trial: None) -> None:
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:  # noqa: ANN401 - of optuna
         with disk_errors(Path(filled_in(self.args.output_dir)), (SafetensorError, RuntimeError)):
             super()._save_checkpoint(model, trial)
 
