@@ -283,7 +283,7 @@ class _RolloutPhase:
                     raise DivergenceError(
                         f"{message}; the same command with a lower --learning-rate goes on from a checkpoint"
                     )
-                raise ModelError(message)
+                raise RunStoppedError(message)
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
             # a reply that cannot be read is a result, and would be the same when the step is taken again
@@ -292,7 +292,9 @@ class _RolloutPhase:
                 answers = [answer for one in scored for answer in one.answers]
                 failures = [*map(str, lost), *(a.message for a in answers if a.outcome is not Outcome.OK)]
                 first = failures[0] if failures else "the judge gave no verdict"
-                raise ModelError(f"no rollout of step {step + 1} has a score; the first failure: {first}")
+                raise RunStoppedError(
+                    f"no rollout of step {step + 1} has a score; the first failure: {first}"
+                )
             credit = partial(
                 group_by_agent,
                 agents=self._agents,
