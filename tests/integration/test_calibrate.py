@@ -170,6 +170,15 @@ def test_failed_calls_of_a_calibration_are_told_and_are_an_error_if_there_is_no_
     assert (rates["failed"], rates["false_accept"]["value"]) == (88, None)
 
 
+def test_an_empty_reply_of_a_judge_is_named(tmp_path):
+    settings = {"dataset": str(write_conversations(tmp_path / "talks.json", 1)), "systems": "extractive"}
+    with (
+        ModelServer(always(Behaviour.EMPTY)) as server,
+        pytest.raises(BudgetExceededError, match="the first: judge: the reply is empty; choose another"),
+    ):
+        run(server, tmp_path / "runs/one", **settings)
+
+
 def test_the_cost_of_a_calibration_counts_when_it_continues(tmp_path):
     settings = {"judge_model": "openai/gpt-4.1-mini", "dataset": "perltqa", "mlflow": False, "max_cost": 1.0}
     config = EvaluateConfig(mode="calibrate", output_dir=tmp_path / "runs/one", **settings)

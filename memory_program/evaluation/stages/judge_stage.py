@@ -111,7 +111,7 @@ def judge_cases(
         if outcome is Outcome.OK and meter.calls and meter.calls[-1].is_truncated:
             verdict, value, lines, outcome = None, None, (), Outcome.TRUNCATED  # a draft is no verdict
         if outcome is Outcome.OK and value is None and verdict in (None, Verdict.UNPARSED):
-            outcome = Outcome.UNPARSED
+            outcome, message = Outcome.UNPARSED, message.strip() or "the reply is empty"
         question_id, usage, elapsed_s = case.question.question_id, meter.usage, time.perf_counter() - began
         journal.add(
             JudgeRecord(
