@@ -238,7 +238,10 @@ def test_more_iterations_on_a_batch_are_clipped(folder):
     learner = trainer(folder, iterations=4, learning_rate=0.01, beta=0.0)
     report = learner.policy_gradient_step(SAMPLES)
     assert report.clip_fraction > 0.2
-    assert learner.steps == 4
+    assert (learner.steps, report.forward_tokens) == (
+        4,
+        4 * trainer(folder).policy_gradient_step(SAMPLES).forward_tokens,
+    )
 
 
 def test_there_is_no_kl_without_a_reference(folder):
@@ -275,6 +278,15 @@ def test_sampling_and_training_agree_on_log_probabilities(folder):
     assert learner.policy_gradient_step([Sample(prompt, tokens, 1.0, sampled)]).sampler_logprob_gap < 1e-4
     others = tuple(value - 1 for value in sampled)
     assert learner.policy_gradient_step([Sample(prompt, tokens, 1.0, others)]).sampler_logprob_gap > 0.5
+
+
+def test_the_gap_is_a_mean_over_tokens_however_they_are_packed(folder):
+    samples = [Sample(PROMPT, (70,), 1.0, (-90.0,)), Sample(PROMPT, (80, 81, 82), -1.0, (-5.0,) * 3)]
+    gaps = [
+        trainer(folder, batch_tokens=tokens).policy_gradient_step(samples).sampler_logprob_gap
+        for tokens in (1024, 1)
+    ]
+    assert gaps[0] == pytest.approx(gaps[1], rel=1e-4)
 
 
 def test_sft_lowers_the_loss_of_its_samples(folder):

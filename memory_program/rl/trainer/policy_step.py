@@ -14,7 +14,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Any, Literal
 
 import torch
@@ -58,10 +57,10 @@ class StepReport:
     ``clip_low`` and ``clip_high`` are the shares of the tokens that are clipped at either end.
     ``sampler_logprob_gap`` is the mean absolute difference between the sampler's log-probabilities and those
     computed here; it grows where sampling and training disagree on the text or the weights, and is None where
-    the sampler reports none. ``forward_tokens`` counts all tokens that the network read, prompts included.
-    ``peak_memory`` is the most memory of a GPU during the update, in bytes. ``importance_mean`` and
-    ``importance_max`` are of the importance weights before the cut, and ``importance_cut`` is the share of
-    the tokens whose weight was cut; None unless a server samples.
+    the sampler reports none. ``forward_tokens`` counts all tokens that the network read, prompts included, in
+    each of the iterations. ``peak_memory`` is the most memory of a GPU during the update, in bytes.
+    ``importance_mean`` and ``importance_max`` are of the importance weights before the cut, and
+    ``importance_cut`` is the share of the tokens whose weight was cut; None unless a server samples.
     """
 
     loss: float
@@ -101,7 +100,7 @@ class _Batch:
         known = [logprob for logprobs in sampled if logprobs is not None for logprob in logprobs]
         is_complete = all(logprobs is not None for logprobs in sampled)
         self.sampled_logprobs = torch.tensor(known, device=device) if is_complete else None
-        self.logprob_gap: float | None = None
+        self.logprob_gaps: Tensor | None = None
         self.importance_ratios: Tensor | None = None
         self.importance_weights: Tensor | None = None
 
@@ -245,13 +244,13 @@ class LocalTrainer:
                         sums.clipped_high += int(too_high.sum())
                         if batch.reference_logprobs is not None:
                             sums.kl += float(kl_k3(logprobs, batch.reference_logprobs).sum())
-                        if batch.sampled_logprobs is not None and batch.logprob_gap is None:
-                            batch.logprob_gap = float((logprobs - batch.sampled_logprobs).abs().mean())
+                        if batch.sampled_logprobs is not None and batch.logprob_gaps is None:
+                            batch.logprob_gaps = (logprobs - batch.sampled_logprobs).abs()
                 sums.grad_norm = self._optimizer_step(sums.loss)
                 passes.append(sums)
             # KL and entropy are those of the first pass: k3 is an estimate only for samples of the current
             # weights, and unbounded once they have moved.
-            report = self._report(passes[0], passes[-1], batches, len(samples), tokens, elapsed_s())
+            report = self._report(passes, batches, len(samples), tokens, elapsed_s())
         self._publish()
         return report if with_entropy else replace(report, entropy=None)
 
@@ -273,7 +272,7 @@ class LocalTrainer:
                 loss.backward()
                 sums.loss += float(loss.detach())
             sums.grad_norm = self._optimizer_step(sums.loss)
-            report = self._report(sums, sums, batches, len(samples), tokens, elapsed_s())
+            report = self._report([sums], batches, len(samples), tokens, elapsed_s())
         self._publish()
         return replace(report, entropy=None)
 
@@ -327,14 +326,14 @@ class LocalTrainer:
 
     def _report(
         self,
-        first: _PassSums,
-        last: _PassSums,
+        passes: Sequence[_PassSums],
         batches: Sequence[_Batch],
         samples: int,
         tokens: int,
         seconds: float,
     ) -> StepReport:
-        gaps = [batch.logprob_gap for batch in batches if batch.logprob_gap is not None]
+        first, last = passes[0], passes[-1]
+        gaps = [batch.logprob_gaps for batch in batches if batch.logprob_gaps is not None]
         known = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
         ratios = torch.cat(known) if known else None
         has_reference = all(batch.reference_logprobs is not None for batch in batches)
@@ -346,10 +345,10 @@ class LocalTrainer:
             clip_high=last.clipped_high / max(1, tokens),
             grad_norm=last.grad_norm,
             learning_rate=self._rate,
-            sampler_logprob_gap=fmean(gaps) if gaps else None,
+            sampler_logprob_gap=float(torch.cat(gaps).mean()) if gaps else None,
             samples=samples,
             tokens=tokens,
-            forward_tokens=sum(len(batch.packed.tokens_T) for batch in batches),
+            forward_tokens=len(passes) * sum(len(batch.packed.tokens_T) for batch in batches),
             seconds=seconds,
             peak_memory=torch.cuda.max_memory_allocated() if self._network.device.type == "cuda" else None,
             importance_mean=None if ratios is None else float(ratios.mean()),
