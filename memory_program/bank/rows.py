@@ -123,9 +123,13 @@ def read_vectors(connection: Connection, namespace: str) -> dict[str, NDArray[np
     return {digest: np.frombuffer(vector, dtype="<f4") for digest, vector in connection.execute(query)}
 
 
-def read_embedding_model(connection: Connection) -> tuple[str, int] | None:
-    """Read the model and the dimension of the stored vectors; None if there are none yet."""
+def read_embedding_model(connection: Connection, *, is_kept: bool = False) -> tuple[str, int] | None:
+    """Read the model and the dimension of the stored vectors; None if there are none yet.
+
+    With ``is_kept`` nobody else can delete them before the end of the transaction.
+    """
     query = select(META.c.key, META.c.value).where(META.c.key.in_(_MODEL_KEYS))
+    query = query.with_for_update(read=True) if is_kept else query  # SQLite has one writer at a time
     recorded: dict[str, str] = dict(connection.execute(query).tuples().all())
     return (recorded[_MODEL_KEYS[0]], int(recorded[_MODEL_KEYS[1]])) if recorded else None
 
@@ -306,16 +310,22 @@ def insert_vectors(
             connection.execute(insert(VECTORS), rows)
 
 
+def lock_embedding_model(connection: Connection) -> None:
+    """Wait until no other transaction may record the model of the vectors; then none does before the end."""
+    connection.execute(select(META.c.value).where(META.c.key == "schema_version").with_for_update())
+
+
 def insert_embedding_model(connection: Connection, model: str, dimension: int) -> None:
-    """Record the model of the stored vectors."""
+    """Record the model of the stored vectors, after ``lock_embedding_model``."""
     values = zip(_MODEL_KEYS, (model, str(dimension)), strict=True)
     connection.execute(insert(META), [{"key": key, "value": value} for key, value in values])
 
 
 def delete_vectors(connection: Connection) -> None:
     """Delete every vector, and the record of their model."""
-    connection.execute(delete(VECTORS))
+    # the record first: this waits for those who add vectors of the model
     connection.execute(delete(META).where(META.c.key.in_(_MODEL_KEYS)))
+    connection.execute(delete(VECTORS))
 
 
 def _not_retracted(table: Table, namespace: str) -> tuple[ColumnElement[bool], ColumnElement[bool]]:

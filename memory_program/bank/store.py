@@ -215,8 +215,10 @@ class BankStore:
             if not is_new and rows.read_revision(connection, space.namespace) != revision:
                 vectors = {}  # they may be of a bank that was erased meanwhile
             if dense is not None and vectors:
-                if not self._check_embedding(connection, dense):
-                    rows.insert_embedding_model(connection, dense.model, dense.dimension)
+                if not self._check_embedding(connection, dense, is_kept=True):
+                    rows.lock_embedding_model(connection)
+                    if not self._check_embedding(connection, dense, is_kept=True):
+                        rows.insert_embedding_model(connection, dense.model, dense.dimension)
                 rows.insert_vectors(connection, space.namespace, vectors)
             if also is not None:
                 also(connection)
@@ -342,9 +344,9 @@ class BankStore:
             bank.append(operation)
         return bank, snapshot
 
-    def _check_embedding(self, connection: Connection, dense: DenseIndex) -> bool:
+    def _check_embedding(self, connection: Connection, dense: DenseIndex, *, is_kept: bool = False) -> bool:
         """Check that stored vectors are of this model, and say whether there are any."""
-        recorded = rows.read_embedding_model(connection)
+        recorded = rows.read_embedding_model(connection, is_kept=is_kept)
         if recorded not in (None, (dense.model, dense.dimension)):
             model, dimension = recorded
             raise EmbeddingMismatchError(

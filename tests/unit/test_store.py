@@ -6,21 +6,25 @@ Every test of ``store_url`` runs on SQLite, and on PostgreSQL where TEST_POSTGRE
 import json
 import random
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import create_engine, make_url, select, text
 
 from locomo.types import Session, Turn
+from memory_program.bank.db_schema import VECTORS
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import MEMORY_KINDS, Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import CallFailure, Outcome, SessionRecord
+from memory_program.bank.rows import read_embedding_model
 from memory_program.bank.snapshot import Snapshot
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore, RetractedOperation
@@ -462,6 +466,46 @@ def test_an_embedding_model_that_changed_since_opening_writes_nothing(store_url:
         with pytest.raises(EmbeddingMismatchError):
             two.save(late)
         assert_same(one.load("test"), space)
+
+
+@pytest.mark.parametrize("model", ["counting", "other"])
+def test_two_writers_of_the_first_vectors_of_a_database_agree_on_their_model(
+    store_url: str, model: str
+) -> None:
+    with (
+        BankStore(store_url, dense(CountingEmbedder())) as one,
+        BankStore(store_url, dense(CountingEmbedder(), model)) as two,
+        ThreadPoolExecutor() as threads,
+    ):
+        remember(early := one.load("early"), 1, "A beach.")
+        remember(late := two.load("late"), 2, "A sea.")
+        at_once = list[Future[None]]()
+
+        def save_another(_: object) -> None:
+            at_once.append(threads.submit(two.save, late))
+            time.sleep(0.3)
+
+        one.save(early, save_another)
+        error = at_once[0].exception()
+        assert error is None if model == "counting" else isinstance(error, EmbeddingMismatchError), error
+        assert two.namespaces() == (["early", "late"] if model == "counting" else ["early"])
+
+
+def test_vectors_that_are_added_while_all_are_dropped_are_dropped_too(store_url: str) -> None:
+    with BankStore(store_url, dense(CountingEmbedder())) as store, ThreadPoolExecutor() as threads:
+        remember(space := store.load("test"), 1, "A beach.")
+        store.save(space)
+        remember(space, 2, "A sea.")
+
+        def drop(_: object) -> None:
+            threads.submit(store.drop_vectors)
+            time.sleep(0.3)
+
+        store.save(space, drop)
+        threads.shutdown()
+        with store.database.reading() as connection:
+            assert connection.execute(select(VECTORS)).all() == []
+            assert read_embedding_model(connection) is None
 
 
 # -- threads -------------------------------------------------------------------------------------
