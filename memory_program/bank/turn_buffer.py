@@ -121,6 +121,7 @@ class NextSession:
 class _Addition:
     namespace: str
     turns: Sequence[SpokenTurn]
+    begins: bool
     ends: bool
     request: RequestKey | None
     is_done: bool = False
@@ -167,10 +168,13 @@ class TurnBuffer:
         namespace: str,
         turns: Sequence[SpokenTurn],
         *,
+        begins: bool = False,
         ends: bool = False,
         request: RequestKey | None = None,
     ) -> AddedTurns:
-        """Add turns to a namespace, and cut the sessions that they complete; ``ends`` cuts after the last.
+        """Add turns to a namespace, and cut the sessions that they complete.
+
+        ``begins`` cuts before the first of them, ``ends`` after the last.
 
         Raises:
             BufferFullError: too many turns wait in the namespace, or too many sessions are open; none of
@@ -179,7 +183,7 @@ class TurnBuffer:
             ConfigError: the namespace is no name.
         """
         check_namespace(namespace)
-        addition = _Addition(namespace, turns, ends, request)
+        addition = _Addition(namespace, turns, begins, ends, request)
         with self._queue_lock:
             self._queue.append(addition)
         with self._commit_lock:
@@ -378,6 +382,9 @@ class TurnBuffer:
                     )
         rule, cut, now = self._rule, list[int](), time.time()
         current = _OpenSession(open_turns, open_chars, last_said_at)
+        if addition.begins and current.turns:
+            cut.append(self._cut(connection, namespace, current, cut))
+            current = _OpenSession(0, 0, None)
         for turn in addition.turns:
             said_at, chars = turn.time.timestamp(), len(turn.text)
             is_pause = current.last_said_at is not None and abs(said_at - current.last_said_at) > rule.pause_s

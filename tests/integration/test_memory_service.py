@@ -438,6 +438,24 @@ def test_an_undo_never_undoes_what_another_server_has_just_written(told, url):
     assert texts(told, "ana") == before
 
 
+def test_a_correction_in_words_is_a_session_of_its_own_while_others_speak(url, model, monkeypatch):
+    service = MemoryService(url, program(model.url))  # not started: all that is told waits
+    add = service.buffer.add
+
+    def add_and_interrupt(*arguments, **settings):
+        added = add(*arguments, **settings)
+        now = datetime.now(UTC)
+        add("ana", [SpokenTurn("Tom", "I bought a bicycle.", "user", now)])  # another client, at that moment
+        return added
+
+    monkeypatch.setattr(service.buffer, "add", add_and_interrupt)
+    for _ in range(2):
+        assert service.correct_in_words("ana", "Mara lives in Bergen.", 0).is_pending
+    told = [[turn.text for turn in session.turns] for session in service.buffer.sessions("ana")]
+    service.stop()
+    assert told.count(["Correction: Mara lives in Bergen."]) == 2
+
+
 def test_an_unknown_memory_changes_nothing(told):
     version = told.bank("ana").version
     live = told.bank("ana").live()[0].memory_id

@@ -169,11 +169,12 @@ class MemoryService:
         namespace: str,
         turns: Sequence[SpokenTurn],
         *,
+        begins: bool = False,
         ends: bool = False,
         request: RequestKey | None = None,
     ) -> AddedTurns:
         """Add turns; they are durable when this returns, and written later. See ``TurnBuffer.add``."""
-        added = self.buffer.add(namespace, turns, ends=ends, request=request)
+        added = self.buffer.add(namespace, turns, begins=begins, ends=ends, request=request)
         if added.sessions:
             self.writer.wake()
         return added
@@ -335,13 +336,11 @@ class MemoryService:
         """
         if not text.strip():
             raise MemoryOperationError("text is blank: write what is right, in full sentences")
-        if request is None or self.buffer.response(namespace, request) is None:
-            self.end_session(namespace)
         turn = SpokenTurn("User", f"Correction: {text}", "user", datetime.now(UTC), has_own_time=False)
-        added = self.add(namespace, [turn], ends=True, request=request)
+        added = self.add(namespace, [turn], begins=True, ends=True, request=request)
         is_written = self.wait(namespace, timeout_s)
         space, session = self.space(namespace), f"session_{added.sessions[-1]}"
-        if not is_written:
+        if not is_written and session not in space.sessions:  # later sessions may wait
             return BankChange(space.bank.version, (), is_pending=True)
         made = [o for o in space.bank.operations() if o.provenance.session_id == session]
         return BankChange(space.bank.version, tuple(_operations_json(space, made)), added.is_repeated)
