@@ -124,6 +124,23 @@ def test_only_the_new_messages_of_a_conversation_are_remembered(tmp_path, model)
         assert waiting(service) == lines
 
 
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_a_reply_that_the_client_began_is_remembered_with_what_the_user_said(tmp_path, model, stream):
+    began, more = ({"role": "assistant", "content": text} for text in ("Your dog is called", "It is Pip."))
+    replies = [said(" Pip."), said("It is Pip."), said("And it is brown.")]
+    with proxied(tmp_path, model, replies) as (client, _, service):
+        for messages in ([PIP, began], [ASKED], [ASKED, more]):
+            reply = complete(client, *messages, stream=stream)
+            list(reply) if stream else None
+        assert waiting(service) == [
+            f"User: {PIP}",
+            "Assistant: Your dog is called Pip.",
+            f"User: {ASKED['content']}",
+            "Assistant: It is Pip.",  # the next request continues it, and repeats nothing
+            "Assistant: And it is brown.",
+        ]
+
+
 def test_the_namespace_comes_from_a_header_the_user_or_the_token(tmp_path, model):
     with proxied(tmp_path, model, [said("a"), said("b"), said("c")]) as (client, _, service):
         complete(client, "One.", user="bo", extra_headers={"X-Memory-Namespace": "caf%C3%A9"})

@@ -171,9 +171,12 @@ class ChatProxy:
         """Remember an exchange once; after a part of its reply, the whole reply to the same request too."""
 
         def add() -> AddedTurns | None:
-            find, part = self._service.buffer.response, exchange.key(is_whole=False)
-            has_part = is_whole and find(exchange.namespace, part) is not None
-            turns = exchange.turns(only_reply=has_part)
+            def is_known(key: RequestKey) -> bool:
+                return self._service.buffer.response(exchange.namespace, key) is not None
+
+            continues = any(map(is_known, exchange.keys_before()))
+            has_part = is_whole and is_known(exchange.key(is_whole=False))
+            turns = exchange.turns(only_reply=has_part or continues, with_prefill=not continues)
             if not turns:
                 return None
             return self._service.add(exchange.namespace, turns, request=exchange.key(is_whole=is_whole))
@@ -203,27 +206,40 @@ class ChatProxy:
 class _Exchange:
     """The new messages of a request and the reply to them, as it comes."""
 
-    def __init__(self, namespace: str, messages: list[ChatMessage], given: object, *, is_kept: bool) -> None:
+    def __init__(
+        self, namespace: str, messages: list[ChatMessage], given: list[Any], *, is_kept: bool
+    ) -> None:  # Any: JSON
         self.namespace, self.is_kept, self.reply = namespace, is_kept, ""
         self.has_failed = False  # the upstream told an error
-        last = max((n for n, message in enumerate(messages) if message.role == "assistant"), default=-1)
-        self._new = [m for m in messages[last + 1 :] if m.role == "user" and m.text]
+        # a last message of the assistant is the beginning of the reply, which the client wrote or has heard
+        begun = messages[-1] if messages and messages[-1].role == "assistant" else None
+        earlier = messages if begun is None else messages[:-1]
+        last = max((n for n, message in enumerate(earlier) if message.role == "assistant"), default=-1)
+        self._new = [m for m in earlier[last + 1 :] if m.role == "user" and m.text]
+        self._prefill = ""
+        if begun is not None:
+            self._prefill = begun.content if isinstance(begun.content, str) else begun.text
         self._began = datetime.now(UTC)
         self._line = b""
-        content = json.dumps(given)  # as the messages came, tool calls included
-        self._digest = sha256(content.encode("utf-8", "surrogatepass")).hexdigest()
+        self._digest = _digest(given)  # as the messages came, tool calls included
+        self._digest_before = None if begun is None else _digest(given[:-1])
 
     def key(self, *, is_whole: bool) -> RequestKey:
         """Return the key of the exchange, or of one that the client left before its end."""
-        kind = "proxy" if is_whole else "proxy-part"
-        return RequestKey(f"{kind}:{self._digest}", self._digest, _SAME_EXCHANGE_S)
+        return _exchange_key(self._digest, is_whole=is_whole)
 
-    def turns(self, *, only_reply: bool = False) -> list[SpokenTurn]:
+    def keys_before(self) -> list[RequestKey]:
+        """Return the keys of the exchange, or of its part, that this one continues, if it was remembered."""
+        before = self._digest_before
+        return [] if before is None else [_exchange_key(before, is_whole=whole) for whole in (True, False)]
+
+    def turns(self, *, only_reply: bool, with_prefill: bool) -> list[SpokenTurn]:
         """Return the new turns: what the user said, and the reply, if it has text."""
         new = [] if only_reply else self._new
         said = [(message.speaker, message.text, "user", self._began) for message in new]
         if self.reply.strip():
-            said.append(("Assistant", self.reply.strip(), "assistant", datetime.now(UTC)))
+            reply = f"{self._prefill if with_prefill else ''}{self.reply}".strip()
+            said.append(("Assistant", reply, "assistant", datetime.now(UTC)))
         return [
             SpokenTurn(speaker, text[start : start + MOST_CONTENT_CHARS], role, time, has_own_time=False)
             for speaker, text, role, time in said
@@ -253,6 +269,14 @@ class _Exchange:
                 if choice.get("index", 0) == 0 and isinstance(text, str):
                     self.reply += text
         return is_end
+
+
+def _digest(messages: list[Any]) -> str:  # Any: JSON
+    return sha256(json.dumps(messages).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _exchange_key(digest: str, *, is_whole: bool) -> RequestKey:
+    return RequestKey(f"{'proxy' if is_whole else 'proxy-part'}:{digest}", digest, _SAME_EXCHANGE_S)
 
 
 def format_memory_message(shown: ReaderContext) -> str:
