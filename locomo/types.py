@@ -149,7 +149,7 @@ class BeamAbility(StrEnum):
 
 
 class PlusRelation(StrEnum):
-    """What a remark of LoCoMo-Plus has to do with the cue that it calls to mind.
+    """The relation of a remark in LoCoMo-Plus to the cue that it calls to mind.
 
     Source: Li et al. 2026, ACL (arXiv 2602.10715), section 4.
     """

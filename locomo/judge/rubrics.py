@@ -216,8 +216,8 @@ _NUGGETS_ARE_MATERIAL = (
 )
 
 # Deviation: the official judges of BEAM, MemoryAgentBench and LoCoMo-Plus have other prompts with the same
-# rules; that of LoCoMo-Plus is not shown the remark. Officially an event is compared with each line of the answer,
-# and every comparison is a call of its own.
+# rules; that of LoCoMo-Plus does not see the remark. Officially an event is compared with each line of the
+# answer, and every comparison is a call of its own.
 _NUGGET_INSTRUCTIONS: Mapping[NuggetGrading, str] = {
     NuggetGrading.STATEMENT: """\
 Grade how well the given answer to a user's question meets one criterion of a rubric. Grade the meaning: other

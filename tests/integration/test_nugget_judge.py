@@ -2,12 +2,16 @@
 
 import io
 import json
+import shutil
 
+import pytest
 from beam_samples import write_beam
+from locomo_plus_samples import write_locomo_plus
 from memoryagentbench_samples import ROWS, write_memoryagentbench
 from rich.console import Console
 from scripted_lm import fields
 
+from locomo.locomo import LOCOMO_FILE
 from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.models.factory import language_model
@@ -71,6 +75,23 @@ def test_a_judge_scores_chats_by_verdict_and_summaries_by_f1(tmp_path):
     assert scores["summarization"] == 2 * 0.5 / 1.5
     assert found["judge"]["lenient"]["longmemeval"]["n"] == 1
     assert (found["unscored"], found["failures"]["judge"]["missing"]) == (0, 0)
+
+
+@pytest.mark.dataset
+def test_a_reply_to_a_remark_is_judged_by_its_link_to_the_cue(tmp_path, locomo_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "memory-program").mkdir()
+    shutil.copy(locomo_path, tmp_path / "memory-program" / LOCOMO_FILE)
+
+    def judge(prompt, seen):
+        return fields(reasoning="So it is.", verdict=str(int("gutter" in prompt.fields["criterion"])))
+
+    with ModelServer(reply=judge) as server:
+        found = run(server, "locomo-plus", write_locomo_plus(tmp_path), tmp_path / "run")
+    scores = {name: score["value"] for name, score in found["locomo_f1"].items() if score["n"]}
+    assert scores == {"all": 0.5, "causal": 1.0, "goal": 0.0}
+    assert found["signature"].startswith("link_score|bench:locomo-plus|n:2|judge:openai/j|")
+    assert found["recall"]["50"] is not None
 
 
 def test_the_error_rates_of_a_judge_of_nuggets_are_measured_and_cited(tmp_path):

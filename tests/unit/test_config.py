@@ -151,7 +151,7 @@ def test_the_embedded_model_judges_only_if_named_as_judge():
         ({"systems": "optimized"}, "system 'optimized' needs a saved program: name its file with --program"),
         (
             {"dataset": "own.json", "data": "x.json"},
-            "--data only applies to --dataset locomo or longmemeval or perltqa or personamem or beam",
+            "--data only applies to --dataset locomo or longmemeval or perltqa or locomo-plus or personamem",
         ),
         (
             {"num_worlds": 5},

@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 from beam_samples import write_beam
+from evaluation_samples import conversation
+from locomo_plus_samples import write_locomo_plus
 from memoryagentbench_samples import ROWS, write_memoryagentbench
 from scripted_lm import ScriptedLM, fields
 
 from locomo.beam import load_beam
 from locomo.judge.nuggets import NuggetJudge
+from locomo.locomo_plus import load_locomo_plus
+from locomo.locomo_schema import parse_locomo
 from locomo.memoryagentbench import load_memoryagentbench
 from locomo.nugget_scores import NuggetGrading, list_nugget_gradings, nugget_score
 
@@ -27,7 +31,9 @@ def asked(tmp_path):
     _, order, update = load_beam(write_beam(tmp_path)).conversations[0].questions
     (talk,) = load_memoryagentbench(write_memoryagentbench(tmp_path, ROWS[3])).conversations
     summary = [(talk.questions[0], place) for place in range(3)]
-    return dict(zip(NuggetGrading, [(update, 1), (order, 0), *summary], strict=True))
+    talks = parse_locomo([conversation(1)], "test")
+    remark = load_locomo_plus(write_locomo_plus(tmp_path), talks).conversations[0].questions[0]
+    return dict(zip(NuggetGrading, [(update, 1), (order, 0), (remark, 0), *summary], strict=True))
 
 
 @pytest.mark.parametrize("grading", NuggetGrading)
@@ -65,6 +71,8 @@ def test_the_prompt_is_the_one_that_was_agreed_on(asked, grading):
         ("key-points", "**-1**", None),
         ("statement", "- 0.5", 0.5),  # an item of a list
         ("event", "0.5", None),
+        ("link", "1", 1.0),
+        ("link", "0.5", None),
         ("fluency", "1", 1.0),
         ("fluency", "0.5", None),
         ("key-points", "1", 0.5),  # of two

@@ -134,6 +134,10 @@ def test_plots_without_data_are_left_out():
     [
         ("personamem", ["Share of right choices by type, with intervals", "Share of right choices against"]),
         ("beam", ["Nugget score by ability, with intervals", "Nugget score against"]),
+        (
+            "locomo-plus",
+            ["Share of linked replies by relation, with intervals", "Share of linked replies against"],
+        ),
         ("longmemeval", ["LoCoMo's token F1 by type, with intervals", "LoCoMo's token F1 against"]),
     ],
 )
