@@ -92,11 +92,11 @@ class ModelError(MemoryProgramError):
     """A model cannot be used as named: unknown, unreachable, or without its key."""
 
 
-class RunStoppedError(MemoryProgramError):
-    """A run stopped before its end: its training diverges, or its models fail; what is done is kept."""
+class RunFailedError(MemoryProgramError):
+    """A run failed after it began: its training diverges, or its models fail; what is done is kept."""
 
 
-class DivergenceError(RunStoppedError):
+class DivergenceError(RunFailedError):
     """A training has ruined its weights."""
 
 

@@ -19,7 +19,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ConfigError, RunFailedError
 from memory_program.core.hashing import RECORD_VERSION
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
@@ -132,7 +132,7 @@ class MemoryOptimizationTarget:
 
         Raises:
             ConfigError: one of the splits has no cases.
-            ModelError: the writer failed on every session.
+            RunFailedError: the writer failed on every session.
             RunStopped: a limit of the run is reached.
             StoreError: the database fails.
         """
@@ -148,7 +148,7 @@ class MemoryOptimizationTarget:
         lost = [record for record in records if _lost_calls(record.failures)]
         self.lost_sessions = len(lost)
         if lost and all(record in lost and not record.operations for record in records):
-            raise ModelError(
+            raise RunFailedError(
                 f"the writer failed on all {len(records)} sessions; the first failure: "
                 f"{_lost_calls(lost[0].failures)[0]}"
             )

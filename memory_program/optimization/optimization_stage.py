@@ -11,7 +11,7 @@ from pathlib import Path
 import dspy
 
 from memory_program.configs.optimize_config import OptimizeConfig, Target
-from memory_program.core.errors import ModelError, OptimizationError
+from memory_program.core.errors import OptimizationError, RunFailedError
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.models.usage import track_usage
@@ -85,7 +85,7 @@ def optimize_stage(
         fixed_settings: see ``StageResult``.
 
     Raises:
-        ModelError: the model no longer answers.
+        RunFailedError: the model no longer answers.
         OptimizationError: the optimiser, the program or the metric failed.
     """
     evaluator = CandidateEvaluator(
@@ -160,14 +160,14 @@ def stop_at_limits(stopped: list[str]) -> Generator[None]:
     """Leave the block when a limit of the run is reached, and append the reason to ``stopped``.
 
     Raises:
-        ModelError: the model no longer answers.
+        RunFailedError: the model no longer answers.
         OptimizationError: the program or the metric failed, or a reply could not be stored.
     """
     try:
         yield
     except RunStopped as stop:
         if stop.reason is StopReason.NO_SCORES:
-            raise ModelError(f"attempt after attempt has no score: {stop.message}") from stop
+            raise RunFailedError(f"attempt after attempt has no score: {stop.message}") from stop
         if stop.reason is StopReason.DISK_ERROR:
             raise OptimizationError(
                 f"a reply could not be stored: {stop.message}; make room on the disk; {RESUME_HINT}"

@@ -14,7 +14,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.bank.space import MemorySpace
 from memory_program.configs.groups import MACHINE_SETTINGS
 from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import RunFailedError
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
 from memory_program.core.provenance import provenance
@@ -42,11 +42,13 @@ class RetrievalTrial:
         """The mean over the questions that have a score.
 
         Raises:
-            ModelError: none has one.
+            RunFailedError: none has one.
         """
         present = [value for value in self.scores.values() if value is not None]
         if not present:
-            raise ModelError("the reader failed on every question: see --model, and start the command again")
+            raise RunFailedError(
+                "the reader failed on every question: see --model, and start the command again"
+            )
         return fmean(present)
 
     @property
@@ -130,7 +132,8 @@ class RetrievalTuner:
         ``say`` is called with a line for each trial.
 
         Raises:
-            ModelError: the reader fails on every question under the present settings, or a model is dead.
+            RunFailedError: the reader fails on every question under the present settings.
+            ModelError: a model no longer answers.
             RunStopped: a limit of the run is reached.
         """
         config, trials = self._config, self.trials
@@ -161,7 +164,8 @@ class RetrievalTuner:
         """Compare the best trial so far with the present settings on val.
 
         Raises:
-            ModelError: the reader fails on every question under the present settings, or a model is dead.
+            RunFailedError: the reader fails on every question under the present settings.
+            ModelError: a model no longer answers.
             RunStopped: a limit of the run is reached.
         """
         trials = self.trials

@@ -20,7 +20,7 @@ from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import LogEntry
-from memory_program.core.errors import RunStoppedError
+from memory_program.core.errors import RunFailedError
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.core.parallel import run_parallel
@@ -275,7 +275,7 @@ class AnswerPhase:
                 lost = [one.answer.message for one in sampled if one.answer.outcome is Outcome.ERROR]
                 cause = "the judge gave no verdict" if sampled else "the writer failed on every session"
                 first = lost[0] if lost else cause
-                raise RunStoppedError(f"no answer of step {step + 1} has a score; the first failure: {first}")
+                raise RunFailedError(f"no answer of step {step + 1} has a score; the first failure: {first}")
             group = partial(
                 group_answers, format_weight=rewards.format_weight, scale_rewards=rewards.scale_rewards
             )

@@ -35,7 +35,7 @@ from memory_program.configs.trainer_groups import (
     lasting_settings,
 )
 from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights, read_log
-from memory_program.core.errors import ConfigError, DivergenceError, ModelError, RunStoppedError
+from memory_program.core.errors import ConfigError, DivergenceError, ModelError, RunFailedError
 from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
 from memory_program.core.sqlite_address import sqlite_url
@@ -165,7 +165,7 @@ class MemoryGRPO(Teleprompter):
         Raises:
             ConfigError: the student, the data or the folder do not fit.
             ModelError: the weights cannot be trained.
-            RunStoppedError: the training diverges, or a model fails after it began.
+            RunFailedError: the training diverges, or a model fails after it began.
             StoreError: the database fails.
         """
         _check_setup(self.target, student, trainset, valset)
@@ -174,7 +174,7 @@ class MemoryGRPO(Teleprompter):
             try:
                 loop.run()
             except ModelError as error:  # the command was right, and the training has begun
-                raise RunStoppedError(str(error)) from error
+                raise RunFailedError(str(error)) from error
         return student
 
     def dry_run(self, student: MemoryProgram, *, trainset: Sequence[Conversation]) -> list[EpisodeGroups]:
@@ -283,7 +283,7 @@ class _RolloutPhase:
                     raise DivergenceError(
                         f"{message}; the same command with a lower --learning-rate goes on from a checkpoint"
                     )
-                raise RunStoppedError(message)
+                raise RunFailedError(message)
             with watch.phase("read"):
                 scored = self._grader.grade(rollouts)
             # a reply that cannot be read is a result, and would be the same when the step is taken again
@@ -292,9 +292,7 @@ class _RolloutPhase:
                 answers = [answer for one in scored for answer in one.answers]
                 failures = [*map(str, lost), *(a.message for a in answers if a.outcome is not Outcome.OK)]
                 first = failures[0] if failures else "the judge gave no verdict"
-                raise RunStoppedError(
-                    f"no rollout of step {step + 1} has a score; the first failure: {first}"
-                )
+                raise RunFailedError(f"no rollout of step {step + 1} has a score; the first failure: {first}")
             credit = partial(
                 group_by_agent,
                 agents=self._agents,

@@ -7,7 +7,7 @@ from httpx import HTTPError
 from huggingface_hub import HfApi, get_token
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
-from memory_program.core.errors import ConfigError, RunStoppedError
+from memory_program.core.errors import ConfigError, RunFailedError
 
 _NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
@@ -38,7 +38,7 @@ def upload_to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> st
         endpoint: of the hub; by default ``HF_ENDPOINT`` of the environment.
 
     Raises:
-        RunStoppedError: the hub refuses, or cannot be reached.
+        RunFailedError: the hub refuses, or cannot be reached.
     """
     hub = HfApi(endpoint=endpoint)
     try:
@@ -50,7 +50,7 @@ def upload_to_hub(folder: Path, name: str, *, endpoint: str | None = None) -> st
             ignore_patterns=["*.draft"],
         )
     except (HfHubHTTPError, HFValidationError, HTTPError, OSError) as error:
-        raise RunStoppedError(
+        raise RunFailedError(
             f"{str(folder)!r} could not be uploaded to {name!r}: {' '.join(str(error).split())}; the folder "
             "is kept: to try again, use --mode evaluate with the same --output-dir and --push-to-hub"
         ) from error

@@ -70,7 +70,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         ConfigError: the config does not fit the data or the folder, or its limit in dollars the models.
         DatasetError: the data cannot be read.
         ModelError: a model cannot be used.
-        RunStoppedError: the training diverges, or a model fails after it began.
+        RunFailedError: the training diverges, or a model fails after it began.
         RunInUseError: another process works in the folder.
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.

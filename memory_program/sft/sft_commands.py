@@ -3,8 +3,8 @@
 import json
 import shutil
 from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ from memory_program.configs.sft_config import (
 )
 from memory_program.core.adapter_config import ADAPTER_FOLDER
 from memory_program.core.checkpoints import LogEntry, read_log
-from memory_program.core.errors import ConfigError, ModelError, RunStoppedError
+from memory_program.core.errors import ConfigError, ModelError, RunFailedError
 from memory_program.core.extras import name_missing_extra
 from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import write_json
@@ -42,7 +42,7 @@ from memory_program.evaluation.seen_data import read_sft_conversations, save_wit
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.frozen_adapters import merge_frozen_adapters
-from memory_program.inference.loading import load_model
+from memory_program.inference.loading import load_model, silence_transformers
 from memory_program.models.factory import AdaptiveLimiter, check_model, language_model
 from memory_program.models.model_names import OBSERVATIONS, model_program
 from memory_program.models.reply_settings import ReplyFormat
@@ -76,7 +76,7 @@ def collect_trajectories(
         ConfigError: the config does not fit the data.
         ModelError: the expert cannot be used.
         RecordError: the folder holds other trajectories.
-        RunStoppedError: calls failed; finished sessions are kept.
+        RunFailedError: calls failed; finished sessions are kept.
     """
     say = _make_printer(console)
     splits = load_training_splits(config.source, config.seed, config.num_train, part=config.part)
@@ -140,7 +140,7 @@ def synthesize_questions(config: SynthesizeConfig, console: Console | None = Non
         ConfigError: the config does not fit the data.
         ModelError: the model cannot be used.
         RecordError: the folder holds other questions.
-        RunStoppedError: calls failed; finished sessions are kept.
+        RunFailedError: calls failed; finished sessions are kept.
     """
     say = _make_printer(console)
     conversations = load_synthesis_conversations(config.source, config.seed, config.num_train, config.part)
@@ -171,7 +171,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
         ConfigError: the config does not fit the trajectories or the folder.
         ModelError: the model cannot be trained.
         RecordError: there are no trajectories.
-        RunStoppedError: the training diverges.
+        RunFailedError: the training diverges.
         TrackingError: MLflow refuses something; the model is saved.
     """
     with name_missing_extra("train"):
@@ -334,9 +334,9 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         source = config.model if config.from_verl is None else find_verl_model(config.from_verl)
         model = load_model(str(source), "cpu", torch.bfloat16)
         merge_frozen_adapters(model.network)
-        with disk_errors(folder, SafetensorError):
-            model.network.save_pretrained(folder)
-        model.tokenizer.save_pretrained(folder)
+        with _written_beside(folder) as draft, silence_transformers(), disk_errors(folder, SafetensorError):
+            model.network.save_pretrained(draft)
+            model.tokenizer.save_pretrained(draft)
         taught_in = config.model if config.from_verl is None else config.trajectories
         if _copy_program(taught_in, folder):
             say(f"its program is that of {taught_in}")
@@ -350,7 +350,8 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         model = load_model(str(config.model), "cpu", torch.bfloat16)
         merge_frozen_adapters(model.network)
         path = folder / "model.gguf"
-        write_gguf(model, config.model.resolve().name, path)
+        with _written_beside(folder) as draft:
+            write_gguf(model, config.model.resolve().name, draft / path.name)
         _copy_program(config.model, folder)
         say(f"saved: {path}")
         return
@@ -360,6 +361,21 @@ def export_to_format(config: ExportConfig, console: Console | None = None) -> No
         return
     path = folder / f"by_{config.by}.parquet"
     say(f"saved: {write_verl(lines, path, config.by):,} rows in {path}")
+
+
+@contextmanager
+def _written_beside(folder: Path) -> Generator[Path]:
+    """Give a folder to write into, whose files then replace those of ``folder``; others stay in it."""
+    draft = folder.with_name(f"{folder.name}.draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir(parents=True)
+    try:
+        yield draft
+        folder.mkdir(exist_ok=True)
+        for file in draft.iterdir():
+            file.replace(folder / file.name)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def _copy_program(source: Path, folder: Path) -> bool:
@@ -379,7 +395,7 @@ def _copy_program(source: Path, folder: Path) -> bool:
 def _check_finished(failures: Sequence[str | None]) -> None:
     lost = [failure for failure in failures if failure is not None]
     if lost:
-        raise RunStoppedError(
+        raise RunFailedError(
             f"{len(lost)} conversations are not finished, for calls failed (the first: {lost[0]}); "
             "what is done is kept: the same command goes on from there"
         )

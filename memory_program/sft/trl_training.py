@@ -36,7 +36,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from memory_program.configs.trainer_groups import OptimizerSettings, lasting_settings
 from memory_program.core.checkpoints import LogEntry, RunState, read_log
-from memory_program.core.errors import ConfigError, RunStoppedError
+from memory_program.core.errors import ConfigError, RunFailedError
 from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, default_device
@@ -86,7 +86,7 @@ def fine_tune(
     Raises:
         ConfigError: there are no examples, the folder is of another run, or the batch cannot be shared.
         ModelError: the weights cannot be trained.
-        RunStoppedError: the training diverges.
+        RunFailedError: the training diverges.
     """
     if not lessons.train or not lessons.val:
         raise ConfigError(
@@ -336,7 +336,7 @@ class _Recording(TrainerCallback):
         loss, norm = logs["loss"], logs["grad_norm"]
         if not (math.isfinite(loss) and math.isfinite(norm)):
             other = " or --no-bf16" if args.bf16 else ""
-            raise RunStoppedError(
+            raise RunFailedError(
                 f"the training diverges: in step {state.global_step} the loss is {loss:.3g} and the gradient "
                 f"{norm:.3g}; start again with a lower --learning-rate (it was {args.learning_rate:g})"
                 f"{other} and another --output-dir"

@@ -27,7 +27,7 @@ from memory_program.configs.sft_config import (
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.core.checkpoints import read_log
-from memory_program.core.errors import ConfigError, RecordError, RunStoppedError
+from memory_program.core.errors import ConfigError, RecordError, RunFailedError
 from memory_program.core.mlflow_address import import_mlflow
 from memory_program.inference.loading import load_model
 from memory_program.models.factory import language_model
@@ -376,7 +376,7 @@ def test_lost_calls_are_told_and_what_is_done_is_kept(tmp_path):
     config = TrajectoriesConfig(
         model="test/expert", dataset=str(path), output_dir=tmp_path / "out", num_threads=1, split="train"
     )
-    with pytest.raises(RunStoppedError, match="1 conversations are not finished"):
+    with pytest.raises(RunFailedError, match="1 conversations are not finished"):
         collect_trajectories(config, QUIET, expert=failing)
     collect_trajectories(config, QUIET, expert=failing)
     assert len(read_trajectories(config.output_dir)) == 2

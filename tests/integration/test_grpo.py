@@ -15,7 +15,7 @@ from dspy.clients import base_lm
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.memory import MemoryKind
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
-from memory_program.core.errors import ConfigError, DivergenceError, RunStoppedError
+from memory_program.core.errors import ConfigError, DivergenceError, RunFailedError
 from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.grpo import MemoryGRPO
@@ -190,7 +190,7 @@ def test_a_resumed_training_rebuilds_the_memories_that_are_newer_than_its_checkp
 def test_a_training_that_diverges_stops_and_keeps_its_last_checkpoint(folder, tmp_path, limit, complaint):
     limited = grpo(tmp_path, save_every=1, num_train_steps=3)
     limited.training = ReinforceSettings(**{**TRAINING, "beta": 0.01, **limit})
-    with pytest.raises(RunStoppedError, match=complaint):
+    with pytest.raises(RunFailedError, match=complaint):
         limited.compile(student(folder), trainset=TRAIN, valset=VAL)
     stopped = read_entries(tmp_path, "step")[-1]["step"]
     kept = sorted(path.name for path in (tmp_path / "checkpoints").iterdir())
@@ -230,7 +230,7 @@ def test_weights_that_do_not_fit_on_the_disk_are_one_error(folder, tmp_path, sav
 def test_a_training_after_which_no_reply_can_be_used_stops(folder, tmp_path):
     training = grpo(tmp_path, num_train_steps=9, val_every=9)
     training.training = ReinforceSettings(**{**TRAINING, "learning_rate": 1e5})
-    with pytest.raises(RunStoppedError, match=r"no reply of the last 3 steps could be used.*--output-dir"):
+    with pytest.raises(RunFailedError, match=r"no reply of the last 3 steps could be used.*--output-dir"):
         training.compile(student(folder), trainset=TRAIN, valset=VAL)
     assert [entry["valid"] > 0 for entry in read_entries(tmp_path, "step")] == [True, False, False, False]
 
@@ -271,7 +271,7 @@ def test_a_training_goes_on_when_every_rollout_of_a_refill_fails(folder, tmp_pat
 def test_a_step_without_any_score_ends_the_training(folder, tmp_path):
     judged = grpo(tmp_path, group_size=2)
     judged.metric = lambda question, answer: None
-    with pytest.raises(RunStoppedError, match="no rollout of step 1 has a score"):
+    with pytest.raises(RunFailedError, match="no rollout of step 1 has a score"):
         judged.dry_run(student(folder), trainset=TRAIN)
 
 
@@ -395,7 +395,7 @@ class Failing(RuledReader):
 
 
 def test_a_failing_reader_is_an_error(folder, tmp_path):
-    with pytest.raises(RunStoppedError, match="none of 2 validation questions has a score"):
+    with pytest.raises(RunFailedError, match="none of 2 validation questions has a score"):
         grpo(tmp_path).compile(student(folder, Failing()), trainset=TRAIN, valset=VAL)
 
 

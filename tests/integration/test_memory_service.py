@@ -438,6 +438,22 @@ def test_an_undo_never_undoes_what_another_server_has_just_written(told, url):
     assert texts(told, "ana") == before
 
 
+def test_a_wait_ends_with_the_sessions_that_were_cut_before_it(url, model):
+    """In a busy namespace there is always a later one."""
+    with running(url, model.url, HOUR) as service, ThreadPoolExecutor() as threads:
+        is_over = threading.Event()
+
+        def go_on_talking() -> None:
+            while not is_over.is_set():
+                service.add("ana", [said("And then we went to the sea.")], ends=True)
+
+        service.add("ana", [said("I adopted a dog called Pip in Oslo.")], ends=True)
+        threads.submit(go_on_talking)
+        assert service.wait("ana", 20)
+        assert service.status("ana").waiting
+        is_over.set()
+
+
 def test_a_correction_in_words_is_a_session_of_its_own_while_others_speak(url, model, monkeypatch):
     service = MemoryService(url, program(model.url))  # not started: all that is told waits
     add = service.buffer.add

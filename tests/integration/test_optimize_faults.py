@@ -14,7 +14,7 @@ from locomo.types import Question
 from memory_program.agents.systems import make_system
 from memory_program.bank.outcomes import Answer
 from memory_program.configs.optimize_config import OptimizeConfig
-from memory_program.core.errors import ConfigError, ModelError, OptimizationError
+from memory_program.core.errors import ConfigError, ModelError, OptimizationError, RunFailedError
 from memory_program.core.journal import Journal
 from memory_program.evaluation.role_models import ModelFactory
 from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
@@ -41,7 +41,8 @@ def failure(
     config: OptimizeConfig, behave: Behave, model: Steerable, score: AnswerMetric | None = None
 ) -> str:
     """Run against a server that fails, and return the error."""
-    with ModelServer(behave, reply=model) as server, pytest.raises((ModelError, OptimizationError)) as caught:
+    kinds = (OptimizationError, RunFailedError)
+    with ModelServer(behave, reply=model) as server, pytest.raises(kinds) as caught:
         run(config, server, score)
     assert not config.output.exists()
     return f"{type(caught.value).__name__}: {caught.value}"
@@ -67,7 +68,9 @@ def test_a_model_that_does_not_answer_ends_the_run_at_once(tmp_path: Path) -> No
 
 def test_a_writer_whose_every_call_fails_ends_the_run(tmp_path: Path) -> None:
     message = failure(quick(tmp_path), fails(lambda prompt: bool(prompt.wanted)), Steerable())
-    assert message.startswith("ModelError: the writer failed on all 12 sessions; the first failure: writer.")
+    assert message.startswith(
+        "RunFailedError: the writer failed on all 12 sessions; the first failure: writer."
+    )
     assert "Incorrect API key" in message
 
 
@@ -253,7 +256,9 @@ def test_a_final_comparison_whose_every_call_fails_ends_the_run_if_the_model_is_
     config = quick(tmp_path, optimizer="bootstrap", trials=1, num_examples=4, num_val=2)
     if is_dead:
         message = failure(config, fails(fails_with_demos), Steerable(["reader"]))
-        assert message.startswith("ModelError: attempt after attempt has no score: ModelError: 'openai/task'")
+        assert message.startswith(
+            "RunFailedError: attempt after attempt has no score: ModelError: 'openai/task'"
+        )
         return
     with ModelServer(fails(fails_with_demos), reply=Steerable(["reader"])) as server:
         results, output = run(config, server)

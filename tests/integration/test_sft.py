@@ -20,7 +20,7 @@ from memory_program.cli import run_train
 from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.checkpoints import LogEntry, read_log
-from memory_program.core.errors import ConfigError, RunStoppedError
+from memory_program.core.errors import ConfigError, RunFailedError
 from memory_program.models.factory import language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.sft.sft_commands import fine_tune_parts
@@ -200,7 +200,7 @@ def test_the_adapter_of_the_start_is_kept_where_no_epoch_was_better(half_taught,
 
 
 def test_a_training_that_diverges_is_stopped(half_taught, tmp_path):
-    with pytest.raises(RunStoppedError, match=r"diverges: in step \d .* a lower --learning-rate"):
+    with pytest.raises(RunFailedError, match=r"diverges: in step \d .* a lower --learning-rate"):
         teach(half_taught, tmp_path, learning_rate=1e30)
 
 
@@ -217,15 +217,25 @@ def test_a_full_disk_is_one_error_after_which_the_training_goes_on(half_taught, 
     assert [step for kind, step, _ in losses(tmp_path) if kind == "step"] == [1, 2, 3, 4]
 
 
-def test_an_export_that_does_not_fit_on_the_disk_is_one_error(half_taught, tmp_path, capsys):
+@pytest.mark.parametrize(("kind", "file"), [("hf", "model.safetensors"), ("gguf", "model.gguf")])
+def test_an_export_that_does_not_fit_on_the_disk_keeps_the_earlier_one(
+    half_taught, tmp_path, capsys, kind, file
+):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    model, out = str(half_taught), str(tmp_path)
+    command = ["--mode", "export", "--format", kind, "--model", str(half_taught)]
+    command += ["--output-dir", str(tmp_path)]
+    (tmp_path / kind).mkdir()
+    (tmp_path / kind / file).write_text("earlier")
     try:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))
-        assert run_train(["--mode", "export", "--format", "hf", "--model", model, "--output-dir", out]) == 1
+        assert run_train(command) == 1
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert "make room" in capsys.readouterr().err
+    assert capsys.readouterr().err.startswith("error: ")
+    assert (tmp_path / kind / file).read_text() == "earlier"
+    assert [path.name for path in tmp_path.iterdir()] == [kind]
+    assert run_train(command) == 0
+    assert (tmp_path / kind / file).stat().st_size > 20_000
 
 
 def test_adapters_are_kept_beside_the_merged_model(half_taught, tmp_path):

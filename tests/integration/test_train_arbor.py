@@ -9,7 +9,7 @@ import pytest
 from memory_program.cli import run_train
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.core.checkpoints import read_log
-from memory_program.core.errors import ConfigError, RunStoppedError
+from memory_program.core.errors import ConfigError, RunFailedError
 from tests.arbor_server import SEARCH, ArborServer
 from tests.model_server import ModelServer
 from tests.tiny_model import save_tiny_model
@@ -51,7 +51,7 @@ def finished(
     """A training that broke off once, at its second batch, and then went on."""
     folder = tmp_path_factory.mktemp("run")
     with ArborServer(folder / "storage", model, fails_at=[1]) as server:
-        with pytest.raises(RunStoppedError, match="refuses fine_tuning/grpo/step \\(500\\): broken"):
+        with pytest.raises(RunFailedError, match="refuses fine_tuning/grpo/step \\(500\\): broken"):
             run(server, model, talks, folder)
         return server, folder / "train", run(server, model, talks, folder)
 

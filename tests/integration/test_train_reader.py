@@ -21,7 +21,7 @@ from memory_program.configs.sft_config import FineTuneConfig, TrajectoriesConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
 from memory_program.core.checkpoints import read_log
-from memory_program.core.errors import ConfigError, RunStoppedError
+from memory_program.core.errors import ConfigError, RunFailedError
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.seen_data import SFT_CONVERSATIONS_FILE, sft_conversation_key
 from memory_program.models.reply_settings import ReplyFormat
@@ -118,7 +118,7 @@ def test_a_readers_training_goes_on_when_every_answer_of_a_refill_fails(half_tau
 def test_a_readers_step_without_any_score_ends_the_training(half_taught_reader, tmp_path):
     judged = grpo(tmp_path)
     judged.metric = lambda question, answer: None
-    with pytest.raises(RunStoppedError, match="no answer of step 1 has a score"):
+    with pytest.raises(RunFailedError, match="no answer of step 1 has a score"):
         judged.dry_run(reader_student(half_taught_reader), trainset=TRAIN)
 
 

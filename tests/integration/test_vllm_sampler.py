@@ -14,7 +14,7 @@ from memory_program.agents.program import MemoryProgram
 from memory_program.configs.arbor_config import ArborTrainConfig
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
-from memory_program.core.errors import ConfigError, ModelError, RunStoppedError
+from memory_program.core.errors import ConfigError, ModelError, RunFailedError
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.rl.backends.vllm_sampler import VllmSampler
 from memory_program.rl.grpo import MemoryGRPO
@@ -135,7 +135,7 @@ def test_a_server_that_refuses_an_adapter_stops_the_training_after_its_last_chec
         refused = (
             r"does not take the adapter 'policy-00000\d-\w+': HTTP 500: LoRA rank 32 is greater .*--max-lora"
         )
-        with pytest.raises(RunStoppedError, match=refused):
+        with pytest.raises(RunFailedError, match=refused):
             train(program, tmp_path)
         server.refuses_from = None
         assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir())[-1] == "000001"

@@ -15,7 +15,7 @@ from memory_program.core.errors import (
     DivergenceError,
     ModelError,
     RecordError,
-    RunStoppedError,
+    RunFailedError,
     StoreError,
 )
 
@@ -101,7 +101,7 @@ def test_bad_input_is_one_line_on_stderr_and_status_2(tmp_path):
         (StoreError("locked"), 1),
         (BudgetExceededError("too dear"), 1),
         (DivergenceError("the loss is nan"), 1),
-        (RunStoppedError("calls failed"), 1),
+        (RunFailedError("calls failed"), 1),
         (PermissionError(13, "Permission denied", "runs"), 1),
         (KeyboardInterrupt(), 130),
     ],

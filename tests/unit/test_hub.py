@@ -3,7 +3,7 @@
 import pytest
 
 from memory_program.configs.train_config import TrainConfig
-from memory_program.core.errors import ConfigError, RunStoppedError
+from memory_program.core.errors import ConfigError, RunFailedError
 from memory_program.rl.hub_upload import check_hub_access, upload_to_hub
 from tests.model_hub import hub_of
 
@@ -35,12 +35,12 @@ def test_an_upload_goes_to_a_private_repository(tmp_path):
 def test_a_refusal_is_an_error_with_its_reason(tmp_path):
     with hub_of(tmp_path) as hub:
         hub.refuses = True
-        with pytest.raises(RunStoppedError, match=r"could not be uploaded to .*': .*rights.*is kept"):
+        with pytest.raises(RunFailedError, match=r"could not be uploaded to .*': .*rights.*is kept"):
             upload_to_hub(tmp_path, "owner/tiny", endpoint=hub.address)
 
 
 def test_an_unreachable_hub_is_an_error(tmp_path):
-    with pytest.raises(RunStoppedError, match="could not be uploaded to 'owner/tiny'"):
+    with pytest.raises(RunFailedError, match="could not be uploaded to 'owner/tiny'"):
         upload_to_hub(tmp_path, "owner/tiny", endpoint="http://127.0.0.1:1")
 
 

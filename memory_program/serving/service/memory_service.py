@@ -184,7 +184,7 @@ class MemoryService:
         return self.add(namespace, (), ends=True)
 
     def wait(self, namespace: str, timeout_s: float) -> bool:
-        """Wait until every cut session of a namespace is written; False if the time is up."""
+        """Wait until the sessions of a namespace that are cut by now are written; False if the time is up."""
         return self.writer.wait(namespace, timeout_s)
 
     # -- answers -------------------------------------------------------------------------------------

@@ -104,9 +104,13 @@ class SessionWriter:
         return is_idle
 
     def wait(self, namespace: str, timeout_s: float) -> bool:
-        """Wait until no cut session of a namespace is left; False if the time is up."""
+        """Wait until the sessions of a namespace that are cut by now are written; False if the time is up.
+
+        Those that are cut while this waits do not count: in a busy namespace there is always one.
+        """
         until = time.monotonic() + timeout_s
-        while any(session.number for session in self._buffer.sessions(namespace)):
+        last = max((session.number for session in self._buffer.sessions(namespace)), default=0)
+        while any(0 < session.number <= last for session in self._buffer.sessions(namespace)):
             left = until - time.monotonic()
             if left <= 0:
                 return False
