@@ -247,6 +247,17 @@ class TurnBuffer:
             sessions.append(Session(number, datetime.fromisoformat(said[0][1]["time"]), tuple(turns)))
         return sessions
 
+    def cut_positions(self, namespace: str) -> tuple[int, int] | None:
+        """Return the first and the last position of the turns in cut sessions; None if none waits.
+
+        A session that gets another number keeps the positions of its turns.
+        """
+        position, is_cut = TURNS.c.position, TURNS.c.session.is_not(None)
+        query = select(func.min(position), func.max(position)).where(TURNS.c.namespace == namespace, is_cut)
+        with self._database.reading() as connection:
+            first, last = connection.execute(query).one()
+        return None if first is None else (first, last)
+
     def clock_times(self, namespace: str, number: int) -> tuple[str, ...]:
         """Return the turns of a session that was cut whose time is that of the server's clock."""
         is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)

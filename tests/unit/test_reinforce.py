@@ -13,7 +13,7 @@ import transformers
 from dspy import lm15
 
 from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
-from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.errors import ConfigError, DivergenceError, ModelError
 from memory_program.inference import loading
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import load_model
@@ -533,7 +533,7 @@ def test_a_checkpoint_of_another_tuning_is_refused(folder, tmp_path):
 def test_a_nan_gradient_stops_and_leaves_the_weights_alone(folder):
     learner = trainer(folder)
     before = weights(learner)
-    with pytest.raises(ModelError, match="diverges: in step 1 the loss is nan and the gradient nan"):
+    with pytest.raises(DivergenceError, match="diverges: in step 1 the loss is nan and the gradient nan"):
         learner.policy_gradient_step([Sample(PROMPT, GOOD, math.nan)])
     assert has_weights(learner, before)
     assert learner.policy_gradient_step(SAMPLES).grad_norm > 0

@@ -109,13 +109,14 @@ class SessionWriter:
         Those that are cut while this waits do not count: in a busy namespace there is always one.
         """
         until = time.monotonic() + timeout_s
-        last = max((session.number for session in self._buffer.sessions(namespace)), default=0)
-        while any(0 < session.number <= last for session in self._buffer.sessions(namespace)):
+        cut = waiting = self._buffer.cut_positions(namespace)
+        while cut is not None and waiting is not None and waiting[0] <= cut[1]:
             left = until - time.monotonic()
             if left <= 0:
                 return False
             with self._changed:
                 self._changed.wait(min(left, self._pace.tick_s))
+            waiting = self._buffer.cut_positions(namespace)
         return True
 
     def _run(self) -> None:
