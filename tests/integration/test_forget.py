@@ -817,7 +817,7 @@ def test_a_trace_that_holds_only_a_question_is_erased(tmp_path: Path, capsys):
     assert forget(folder) == 0
     assert "MLflow traces: 1" in capsys.readouterr().out
     assert files_with(tmp_path, [asked["alice"]]) == []
-    assert {path.name for path in files_with(tmp_path, [asked["bob"]])} == {"mlflow.db", "questions.jsonl"}
+    assert {"questions.jsonl"} < {path.name for path in files_with(tmp_path, [asked["bob"]])}
 
 
 def tracked(folder: Path, artifacts: str | None = None) -> tuple[mlflow.MlflowClient, str]:

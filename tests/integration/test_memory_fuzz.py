@@ -73,7 +73,11 @@ BODIES = {
 
 async def complete(request: Request) -> Response:
     whole = said("Lovely.")
-    if (await request.json()).get("stream") is True:
+    try:
+        body = await request.json()
+    except (ValueError, RecursionError):  # what is forwarded untouched may be anything
+        return JSONResponse({"error": {"message": "no JSON"}}, 400)
+    if isinstance(body, dict) and body.get("stream") is True:
         return StreamingResponse(iter(streamed(whole)), media_type="text/event-stream")
     return JSONResponse(whole)
 
