@@ -1,4 +1,4 @@
-"""LoCoMo-Plus, read into the benchmark's types: what a remark of today has to do with one of long ago.
+"""LoCoMo-Plus, read into the benchmark's types: replies that should use something said long before.
 
 Source: Li et al. 2026, "Locomo-Plus: Beyond-Factual Cognitive Memory Evaluation Framework for LLM Agents"
 (ACL, arXiv 2602.10715), with ``data/build_conv.py`` and ``data/unified_input.py`` of xjtuleeyf/Locomo-Plus at
@@ -26,7 +26,6 @@ _COUNTS = {
 _DAYS = {"week": 7, "month": 30, "year": 365}
 _GAP = re.compile(rf"\b(\d{{1,4}}|{'|'.join(_COUNTS)})\s*({'|'.join(_DAYS)})s?\b")
 _LINE = re.compile(r"\s*([AB]):\s*(.*\S)\s*")
-_FIELDS = ("relation_type", "cue_dialogue", "trigger_query", "time_gap")
 
 
 def load_locomo_plus(path: Path | None, talks: Sequence[Conversation] | None = None) -> Dataset:

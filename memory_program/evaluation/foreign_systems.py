@@ -269,9 +269,8 @@ def _parse_line(text: bytes, place: str) -> _Line | _SessionLine:
         is_session = isinstance(value, dict) and "session_id" in value
         return (_SessionLine if is_session else _Line).model_validate(value)
     except ValidationError as error:
-        first = max(
-            error.errors(), key=lambda one: len(one["loc"])
-        )  # the deepest: of the type that was meant
+        # of a value that may have several types, the deepest error is about the one that was meant
+        first = max(error.errors(), key=lambda one: len(one["loc"]))
         where = ".".join(map(str, first["loc"])) or "the line"
         raise RecordError(f"{place}: {where}: {first['msg']}; expected {_EXAMPLE}") from error
     except (ValueError, RecursionError) as error:
