@@ -125,9 +125,15 @@ def test_only_the_new_messages_of_a_conversation_are_remembered(tmp_path, model)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_a_reply_that_the_client_began_is_remembered_with_what_the_user_said(tmp_path, model, stream):
-    began, more = ({"role": "assistant", "content": text} for text in ("Your dog is called", "It is Pip."))
-    replies = [said(" Pip."), said("It is Pip."), said("And it is brown.")]
+@pytest.mark.parametrize("is_repeated", [False, True], ids=["continued", "repeated"])
+def test_a_reply_that_the_client_began_is_remembered_with_what_the_user_said(
+    tmp_path, model, stream, is_repeated
+):
+    """A server may repeat the beginning in its reply, as llama.cpp does."""
+    texts = ("Your dog is called", "It is Pip.")
+    began, more = ({"role": "assistant", "content": text} for text in texts)
+    first, second = texts if is_repeated else ("", "")
+    replies = [said(f"{first} Pip."), said("It is Pip."), said(f"{second}And it is brown.")]
     with proxied(tmp_path, model, replies) as (client, _, service):
         for messages in ([PIP, began], [ASKED], [ASKED, more]):
             reply = complete(client, *messages, stream=stream)

@@ -238,7 +238,8 @@ class _Exchange:
         new = [] if only_reply else self._new
         said = [(message.speaker, message.text, "user", self._began) for message in new]
         if self.reply.strip():
-            reply = f"{self._prefill if with_prefill else ''}{self.reply}".strip()
+            more = self.reply.removeprefix(self._prefill)  # llama.cpp repeats the beginning, others do not
+            reply = f"{self._prefill if with_prefill else ''}{more}".strip()
             said.append(("Assistant", reply, "assistant", datetime.now(UTC)))
         return [
             SpokenTurn(speaker, text[start : start + MOST_CONTENT_CHARS], role, time, has_own_time=False)
