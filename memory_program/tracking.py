@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
@@ -86,6 +87,27 @@ class CurvePoints:
         return cls(entry["step"], values, f"{prefix}run_s")
 
 
+@dataclass(frozen=True, slots=True)
+class TraceLabels:
+    """Labels for the traces of a system, by which MLflow finds them.
+
+    ``run_id`` is the MLflow run of the system, whose page then lists the traces; empty without one.
+    """
+
+    system: str
+    run_id: str = ""
+
+    def __call__(self, **tags: str) -> AbstractContextManager[None]:
+        """Label the traces that this thread begins while the context is open: the system, and ``tags``."""
+        metadata = {"mlflow.sourceRun": self.run_id} if self.run_id else {}
+        return import_mlflow().tracing.context(metadata=metadata, tags={"system": self.system, **tags})
+
+
+def no_labels(**_: str) -> AbstractContextManager[None]:
+    """Label nothing, where nothing is traced."""
+    return nullcontext()
+
+
 class RunTracker:
     """The MLflow run of a command: opened at its start, logged to while it works, closed with its status.
 
@@ -122,6 +144,7 @@ class RunTracker:
         self._source, self._is_on, self._say, self._log_later = source, is_on, say, log_later
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="mlflow")
         self._failure: TrackingError | None = None
+        self._is_finishing = False
         # of the thread
         self._client: Any = None  # Any: MLflow's client, which has no types
         self._experiment_id = self._run_id = ""
@@ -148,7 +171,8 @@ class RunTracker:
         def begin() -> None:
             if not self._attach(run).get("digest"):
                 self._wake()
-            self._say(f"follow it in MLflow: {self.view_command}")
+            if not self._is_finishing:  # else MLflow opened only now, and the end says the same
+                self._say(f"follow it in MLflow: {self.view_command}")
 
         self._later(begin)
 
@@ -196,6 +220,7 @@ class RunTracker:
 
         if not self._is_on:
             return False
+        self._is_finishing = True
         self._pool.submit(lambda: None).result()  # all that came before
         was_told, self._failure = self._failure is not None, None
         if self._receipt().get("digest") != digest or self._watcher is not None:
@@ -228,6 +253,10 @@ class RunTracker:
         mlflow.set_tracking_uri(self.uri)
         mlflow.set_experiment(experiment_id=self._experiment_id)
         mlflow.dspy.autolog(silent=True)
+
+    def find_child(self, child: TrackedRun) -> str:
+        """Return the id of the MLflow run that ``log_child`` opened; empty if it did not."""
+        return self._pool.submit(lambda: self._children.get(child.key, ("", ""))[0]).result()
 
     @property
     def view_command(self) -> str:

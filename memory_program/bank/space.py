@@ -57,6 +57,9 @@ class MemorySpace:
         """The version of the stored snapshot; 0 without one."""
         self._valid_times: tuple[MemoryBank, int, ValidTimes] | None = None  # of a bank with n sessions
 
+    def __repr__(self) -> str:
+        return f"<MemorySpace {self.namespace!r}: {len(self.bank.live())} memories>"
+
     def has_session(self, session: Session) -> bool:
         """Say whether this session was ingested.
 

@@ -171,7 +171,8 @@ def _run_systems(
         is_finished = all(system.is_finished for system in systems)
         if executor is not None and not is_finished:
             stack.enter_context(executor)
-        if config.traces and not is_finished:
+        is_traced = config.traces and not is_finished
+        if is_traced:
             publisher.trace_calls()
         is_tracked = config.mode is Mode.FULL and not is_finished
         if is_tracked:
@@ -180,6 +181,8 @@ def _run_systems(
             system.write_run_files()
             if is_tracked:
                 publisher.begin_system(system.recorded)
+            if is_traced:
+                workers.label_traces = publisher.trace_labels(system.recorded)
             if config.mode is not Mode.ANSWER or system.recorded.run.system.writer is None:
                 system.builder.build(workers)  # without a writer it calls no model
             if config.mode is not Mode.BUILD:

@@ -83,3 +83,12 @@ def test_the_script_writes_traces_when_asked(tmp_path):
     spans = {span.name for trace in traces for span in trace.data.spans}
     assert len(traces) >= 4
     assert any("Predict" in name for name in spans), spans
+    (system,) = client.search_runs([experiment.experiment_id], "attributes.run_name = 'memory'")
+    on_its_page = client.search_traces(locations=[experiment.experiment_id], run_id=system.info.run_id)
+    assert {trace.info.trace_id for trace in on_its_page} == {trace.info.trace_id for trace in traces}
+    labels = [trace.info.tags for trace in traces]
+    assert {(of["system"], of["conversation_id"]) for of in labels} == {("memory", "talk-1")}
+    assert {of["session_id"] for of in labels if "question_id" not in of} == {"session_1"}
+    answers = (tmp_path / "runs/one/memory/questions.jsonl").read_text().splitlines()
+    asked = {of["question_id"] for of in labels if "session_id" not in of}
+    assert asked == {json.loads(line)["question_id"] for line in answers}

@@ -25,7 +25,7 @@ from memory_program.evaluation.report.results_json import (
 )
 from memory_program.evaluation.report.score_tables import print_results
 from memory_program.evaluation.scoring.system_records import SystemRecords
-from memory_program.tracking import RunTracker, TrackedRun
+from memory_program.tracking import RunTracker, TraceLabels, TrackedRun
 
 _RECORD_FILES = (
     *("run.json", "program.json", "build.jsonl", "answers.jsonl"),
@@ -55,6 +55,10 @@ class EvaluationPublisher(RunTracker):
     def begin_system(self, system: SystemRecords) -> None:
         """Open the MLflow run of a system."""
         self.log_child(self._describe_system(system))
+
+    def trace_labels(self, system: SystemRecords) -> TraceLabels:
+        """Return the labels for the traces of a system."""
+        return TraceLabels(system.run.system.name, self.find_child(self._describe_system(system)))
 
     def publish_system(self, system: SystemRecords, store: BankStore | None) -> None:
         """Log the scores of a system that is done. For ``store`` see ``publish``.

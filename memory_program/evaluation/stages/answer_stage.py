@@ -73,10 +73,11 @@ class Answerer:
         spaces = {c.conversation_id: self._builder.open_space(c) for c in to_open}
 
         def ask(question: Question) -> None:
-            began = time.perf_counter()
-            with track_usage() as meter:
+            began, question_id = time.perf_counter(), question.question_id
+            labels = {"conversation_id": question.conversation_id, "question_id": question_id}
+            with track_usage() as meter, workers.label_traces(**labels):
                 answer = self._system.ask(spaces[question.conversation_id], question.dated_text)
-            question_id, elapsed_s = question.question_id, time.perf_counter() - began
+            elapsed_s = time.perf_counter() - began
             record = AnswerRecord(keys[question_id], question_id, answer, meter.usage, elapsed_s)
             self._recorded.journals.answers.add(record)
             failures = [answer.failure] if answer.failure is not None else []

@@ -250,10 +250,10 @@ class Builder:
         self, conversation: Conversation, sessions: Sequence[Session], workers: Workers, threads: Executor
     ) -> Generator[_BuiltSession]:
         """Build one session after the other, each when it is asked for."""
-        space = self._space(conversation)
+        space, name = self._space(conversation), conversation.conversation_id
         for session in sessions:
-            began = time.perf_counter()
-            with track_usage() as meter:
+            began, labels = time.perf_counter(), {"conversation_id": name, "session_id": session.session_id}
+            with track_usage() as meter, workers.label_traces(**labels):
                 record = self._system.remember(space, session)
             yield _BuiltSession(session, record, meter.usage, time.perf_counter() - began)
 
@@ -272,11 +272,12 @@ class Builder:
             threads,
             retry_sessions=[session.session_id for session in sessions] if self._retry_errors else (),
         )
-        space = self._space(conversation)
+        space, labels = self._space(conversation), {"conversation_id": conversation.conversation_id}
         settling = remember_two_phase(self._system, space, conversation.sessions, proposer)
         while True:
             try:
-                with track_usage() as meter:  # counts consolidations; proposals have meters of their own
+                # counts consolidations; proposals have meters of their own
+                with track_usage() as meter, workers.label_traces(**labels):
                     settled = next(settling, None)
             except BuildStoppedError:
                 return

@@ -95,8 +95,9 @@ def judge_cases(
         began = time.perf_counter()
         verdict, value, outcome, message = None, None, Outcome.OK, ""
         lines: tuple[int, ...] = ()
-        judge = judges[case.rubric]
-        with track_usage() as meter:
+        judge, asked = judges[case.rubric], case.question
+        labels = {"conversation_id": asked.conversation_id, "question_id": asked.question_id}
+        with track_usage() as meter, workers.label_traces(**labels, rubric=case.rubric):
             try:
                 with ending_hopeless_runs("judge"):
                     if isinstance(judge, NuggetJudge):

@@ -131,8 +131,9 @@ class Proposer:
                 return known
             if self._workers.should_stop:
                 raise BuildStoppedError
+            labels = {"conversation_id": self._conversation_id, "session_id": ask.session.session_id}
             began = time.perf_counter()
-            with track_usage() as meter:
+            with track_usage() as meter, self._workers.label_traces(**labels):
                 proposal = self._writer.propose(ask.agent, ask.view, ask.session)
             record = ProposalRecord(
                 key,

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from typing import Self
 
 from rich.console import Console
@@ -17,6 +18,7 @@ from memory_program.evaluation.stages.limits import FIRST_ITEMS, RunLimits
 from memory_program.models.batch_queue import MAX_BATCH_CALLS, BatchQueue
 from memory_program.models.rate_limit import retrying_until
 from memory_program.models.usage import CallRecord, Usage, track_usage
+from memory_program.tracking import no_labels
 
 _LONGEST_INTERVAL_S = 600.0
 
@@ -45,6 +47,8 @@ class Workers:
         self.console = console
         self.limits = limits
         self.concurrency = concurrency if batches is None else MAX_BATCH_CALLS
+        self.label_traces: Callable[..., AbstractContextManager[None]] = no_labels
+        """Opened by each item around its calls, with the names of what it works on."""
         self._batches = batches
         self._line_every_s = line_every_s
         self._stop = threading.Event()
