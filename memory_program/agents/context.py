@@ -15,6 +15,7 @@ from memory_program.agents.signatures import EMPTY_PLACEHOLDER
 from memory_program.bank.archive import ScoredTurn
 from memory_program.bank.budget import count_tokens, pack_to_budget
 from memory_program.bank.dates.date_span import format_day
+from memory_program.bank.dates.resolve import add_dates
 from memory_program.bank.memory import Memory
 from memory_program.bank.memory_search import filter_by_relative_score, reciprocal_rank_fusion
 from memory_program.bank.outcomes import RankedItem
@@ -62,6 +63,8 @@ class MemoryContext:
     the order of the conversation. Items of a ranking that score below ``min_relative_score`` times its best
     are dropped; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
 
+    With ``adds_dates``, excerpts have the date that "yesterday" means (see ``add_dates``).
+
     If the question names an earlier time, up to ``top_k`` memories that held then and were replaced since
     are shown as well, and as many lines of an earlier core block, each before the day on which it ended.
     """
@@ -71,6 +74,7 @@ class MemoryContext:
     min_relative_score: float = 0.4
     with_memories: bool = True
     with_archive: bool = False
+    adds_dates: bool = False
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Retrieve, fuse, pack."""
@@ -98,7 +102,7 @@ class MemoryContext:
         ranked: list[RankedItem] = []
         for key in order[:RANKING_DEPTH]:
             entry = entries[key]
-            lines[key] = format_reader_line(entry)
+            lines[key] = format_reader_line(entry, adds_dates=self.adds_dates)
             if key in ended:
                 lines[key] = format_ended(lines[key], ended[key])
             sources = entry.sources if isinstance(entry, Memory) else (entry.turn.turn_id,)
@@ -120,7 +124,7 @@ class MemoryContext:
         return ReaderContext(
             core="\n".join([*core.kept, *replaced_core.kept]) or EMPTY_PLACEHOLDER,
             memories="\n".join(memories) or EMPTY_PLACEHOLDER,
-            excerpts="\n".join(format_reader_line(turn) for turn in turns) or EMPTY_PLACEHOLDER,
+            excerpts="\n".join(lines[_key(turn)] for turn in turns) or EMPTY_PLACEHOLDER,
             ranked=tuple(ranked),
             shown=tuple(name for _, name in shown.kept),
             tokens=core_tokens + shown.tokens,
@@ -131,14 +135,18 @@ class MemoryContext:
 class FullContext:
     """Every turn of every session: the full-context baseline.
 
-    Of a conversation with more than ``budget`` tokens, the last turns that fit are shown.
+    Of a conversation with more than ``budget`` tokens, the last turns that fit are shown. For ``adds_dates``
+    see ``MemoryContext``.
     """
 
     budget: int | None = None
+    adds_dates: bool = False
 
     def build(self, space: MemorySpace, queries: Sequence[str]) -> ReaderContext:
         """Write out the conversation; the queries are ignored."""
         sessions: Sequence[Session] = space.archive.sessions
+        if self.adds_dates:
+            sessions = [_with_dates(session) for session in sessions]
         if self.budget is not None:
             left, last = self.budget, list[Session]()
             for session in reversed(sessions):
@@ -167,11 +175,22 @@ class NoContext:
         return ReaderContext()
 
 
-def format_reader_line(entry: Memory | ScoredTurn) -> str:
-    """Write a memory or a turn as a reader sees it: a memory before its date, a turn after its date."""
+def format_reader_line(entry: Memory | ScoredTurn, *, adds_dates: bool = False) -> str:
+    """Write a memory or a turn as a reader sees it: a memory before its date, a turn after its date.
+
+    With ``adds_dates``, the dates that a turn means stand in it, too (see ``add_dates``).
+    """
     if isinstance(entry, Memory):
         return format_with_date(entry)
-    return f"[{format_day(entry.session.date_time.date())}] {entry.excerpt.line}"
+    said_on, turn = entry.session.date_time.date(), entry.excerpt
+    turn = replace(turn, text=add_dates(turn.text, said_on)) if adds_dates else turn
+    return f"[{format_day(said_on)}] {turn.line}"
+
+
+def _with_dates(session: Session) -> Session:
+    said_on = session.date_time.date()
+    turns = tuple(replace(turn, text=add_dates(turn.text, said_on)) for turn in session.turns)
+    return replace(session, turns=turns)
 
 
 _Key = tuple[bool, str]

@@ -24,6 +24,7 @@ def _context(settings: SystemSettings, *, with_memories: bool, with_archive: boo
         retrieval.min_relative_score,
         with_memories=with_memories,
         with_archive=with_archive,
+        adds_dates=settings.reader.add_dates,
     )
 
 
@@ -59,7 +60,8 @@ SYSTEMS: dict[str, Callable[[SystemSettings], MemorySystem]] = {
         settings.replies.settings(),
     ),
     "full-context": lambda settings: ReaderOnly(
-        FullContext(settings.reader.full_context_tokens), replies=settings.replies.settings()
+        FullContext(settings.reader.full_context_tokens, settings.reader.add_dates),
+        replies=settings.replies.settings(),
     ),
     "no-memory": lambda settings: ReaderOnly(NoContext(), replies=settings.replies.settings()),
     "extractive": lambda settings: ExtractiveSystem(reader_budget=settings.retrieval.reader_budget),

@@ -331,6 +331,10 @@ class ReaderSettings(SettingsGroup):
     """Also show the memory system's reader verbatim excerpts of the conversation. Off by default, so that
     memory is measured alone."""
 
+    add_dates: bool = False
+    """In the turns that the reader is shown, write after "yesterday" the day that it means, and so on for
+    other phrases: "yesterday (8 June 2023)". Memories have their dates without it."""
+
     max_searches: int = Field(default=0, ge=0)
     """Extra searches that the reader may ask for. 0: one retrieval, one call."""
 
@@ -401,6 +405,7 @@ class SystemSettings(SettingsGroup, init=False):
             "writer_mode": writer.writer_mode,
             **{name: value for name, value in self.replies.flat_values().items() if value},
             **({} if writer.grounding_check else {"grounding_check": False}),
+            **({"add_dates": True} if reader.add_dates else {}),
         }
 
 

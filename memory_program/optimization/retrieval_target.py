@@ -205,6 +205,7 @@ class RetrievalTuner:
             self._config.system.retrieval.reader_budget,
             float(settings["min_relative_score"]),
             with_archive=bool(settings["with_verbatim_turns"]),
+            adds_dates=self._config.system.reader.add_dates,
         )
         weight = settings.get("dense_weight")
 

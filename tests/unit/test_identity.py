@@ -41,7 +41,14 @@ def test_writer_prompts_change_banks():
 
 
 @pytest.mark.parametrize(
-    "changed", [{"temperature": 0.7}, {"top_k": 3}, {"reader_budget": 77}, {"answerability_check": True}]
+    "changed",
+    [
+        {"temperature": 0.7},
+        {"top_k": 3},
+        {"reader_budget": 77},
+        {"answerability_check": True},
+        {"add_dates": True},
+    ],
 )
 def test_reader_settings_change_answers(changed: dict[str, object]):
     assert identity(**changed).answer != identity().answer

@@ -1,6 +1,7 @@
 """The reader: what it is shown under its budget, how it searches, how it fails."""
 
 import json
+from dataclasses import replace
 from datetime import UTC, date, datetime
 
 import dspy
@@ -95,6 +96,18 @@ def test_no_budget_is_ever_exceeded(space, budget):
 def test_the_archive_adds_excerpts_with_session_dates(space):
     context = MemoryContext(with_archive=True).build(space, ["red bicycle"])
     assert "[8 May 2023] Mara: I bought a red bicycle yesterday." in context.excerpts.splitlines()
+
+
+@pytest.mark.parametrize(
+    "builder", [MemoryContext(with_archive=True, adds_dates=True), FullContext(adds_dates=True)]
+)
+def test_turns_name_the_days_that_their_words_mean_where_that_is_asked_for(space, builder):
+    shown = builder.build(space, ["Which bicycle was bought?"])
+    assert "Mara: I bought a red bicycle yesterday (7 May 2023)." in shown.excerpts
+    assert "Tom: I play the violin." in shown.excerpts
+    as_said = replace(builder, adds_dates=False).build(space, ["Which bicycle was bought?"])
+    assert "I bought a red bicycle yesterday." in as_said.excerpts
+    assert as_said.tokens < shown.tokens
 
 
 def test_a_turn_and_a_memory_may_have_the_same_id():

@@ -51,6 +51,12 @@ class DateSpan:
         """True for a single day."""
         return self.first == self.last
 
+    @property
+    def phrase_inside(self) -> str:
+        """The phrase as it stands inside a sentence: ``the week before 9 June 2023``."""
+        is_relative = _RELATION.search(self.phrase) is not None
+        return self.phrase[0].lower() + self.phrase[1:] if is_relative else self.phrase
+
     def insert_into(self, sentence: str, expression: str) -> str:
         """Make a sentence name this span: in place of the expression that it resolves, or at the end.
 
@@ -70,8 +76,7 @@ class DateSpan:
         lead = _LEADING_PREPOSITION.match(expression)  # "since last month"
         said = expression[lead.end() :] if lead else expression
         said = re.sub("^the ", "", said, flags=re.IGNORECASE)  # "over the last month"
-        is_relative = _RELATION.search(self.phrase)  # "The week before 9 June 2023"
-        phrase = self.phrase[0].lower() + self.phrase[1:] if is_relative else self.phrase
+        is_relative, phrase = _RELATION.search(self.phrase), self.phrase_inside
         preposition = "" if is_relative and " up to " not in phrase else "in "
         places = list(re.finditer(rf"\b{re.escape(said)}\b", sentence, re.IGNORECASE))
         if _BARE_MONTH.fullmatch(said):  # "Ana may visit Rome in May"

@@ -12,6 +12,8 @@ from memory_program.bank.dates.date_span import DateSpan
 from memory_program.bank.dates.expressions import resolve_date_span
 from memory_program.bank.dates.phrases import DAY_READERS, PHRASES
 
+_WEEKDAY = re.compile(r"(?:mon|tues?|wed(?:nes)?|thu(?:rs)?|fri|sat(?:ur)?|sun)(?:day)?", re.IGNORECASE)
+
 
 @dataclass(frozen=True, slots=True)
 class DateMention:
@@ -47,6 +49,22 @@ def find_dates(text: str, anchor: date) -> list[DateMention]:
             elif reader in DAY_READERS:
                 refused.append(match)
     return sorted(found, key=lambda mention: mention.start)
+
+
+def add_dates(text: str, said_on: date) -> str:
+    """Write after each date phrase of a text the date that it means, unless the text has it.
+
+    A weekday alone is left as it is: "Friday" may be the last one or the next.
+
+    Example:
+        >>> add_dates("I ran yesterday, and last week. Are you free on Friday?", date(2023, 6, 9))
+        'I ran yesterday (8 June 2023), and last week (the week before 9 June 2023). Are you free on Friday?'
+    """
+    for mention in reversed(find_dates(text, said_on)):
+        name, said = mention.date_span.phrase_inside, text[mention.start : mention.end]
+        if name.casefold() not in text.casefold() and not _WEEKDAY.fullmatch(said):
+            text = f"{text[: mention.end]} ({name}){text[mention.end :]}"
+    return text
 
 
 def resolve_date(expression: str, anchor: date) -> date | None:

@@ -182,7 +182,7 @@ def score_signature(
         parts["min_relative_score"] = system.settings["relevance_floor"]
     parts |= {name: system.settings[name] for name in REPLY_SETTINGS if name in system.settings}
     names = ["writer_temperature", "retrieval", "embedder", "dense_weight", "reranker", "full_context_tokens"]
-    for name in (*names, "answerability_check"):
+    for name in (*names, "answerability_check", "add_dates"):
         if name in system.settings:
             parts[name] = system.settings[name]
     if system.settings.get("archive"):

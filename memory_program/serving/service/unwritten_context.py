@@ -33,7 +33,9 @@ class UnwrittenContext:
         hits = [hit for query in queries for hit in archive.search(query)]
         ranked = dict.fromkeys([*(hit.turn.turn_id for hit in hits), *reversed(place)])
         best = {hit.turn.turn_id: hit for hit in reversed(hits)}
-        lines = {name: format_reader_line(best.get(name, every[place[name]])) for name in ranked}
+        adds_dates = self.memories.adds_dates
+        found = {name: best.get(name, every[place[name]]) for name in ranked}
+        lines = {name: format_reader_line(turn, adds_dates=adds_dates) for name, turn in found.items()}
         packed = pack_to_budget(list(ranked), self.memories.budget // 2, lines.__getitem__)
         shown = sorted(packed.kept, key=place.__getitem__)
         rest = replace(self.memories, budget=self.memories.budget - packed.tokens).build(space, queries)
