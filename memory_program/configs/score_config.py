@@ -59,4 +59,10 @@ class ScoreConfig(Settings, init=False):
             raise ConfigError(
                 f"two files are named {twice!r}, and a system is named after its file: rename one"
             )
+        taken = next((name for name in names if Path(name).suffix in (".json", ".html", ".png")), None)
+        if taken is not None:
+            raise ConfigError(
+                f"{taken!r} would be the folder of a system, named after its file, and may be a file of the "
+                f"results: rename {taken}.jsonl"
+            )
         return self

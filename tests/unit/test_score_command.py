@@ -234,6 +234,13 @@ def test_turn_ids_that_name_no_session_are_grouped_by_their_sessions(tmp_path, n
     assert shares == [1.0, 0.0, 1.0]
 
 
+def test_a_system_that_is_named_as_a_file_of_the_results_is_refused(tmp_path, capsys):
+    status, out = score(tmp_path, [{"question_id": "q1", "answer": "x"}], name="results.json")
+    assert status == 2
+    assert "rename results.json.jsonl" in capsys.readouterr().err
+    assert not out.exists()
+
+
 def test_data_without_questions_is_refused(tmp_path, capsys):
     data = own_talk(tmp_path, ("D1:1", "D1:2", "D2:1", "D2:2"), [])
     status, _ = score(tmp_path, [{"question_id": "own:q0", "answer": "tea"}], "--dataset", data)
