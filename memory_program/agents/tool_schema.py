@@ -18,9 +18,8 @@ import dspy
 
 from memory_program.agents.tools import DATE_LIMIT_CHARS, MAX_MERGED, MemoryTools
 from memory_program.bank.memory import MemoryKind
+from memory_program.models.response_formats import JsonSchema
 
-Json = Any  # Any: a JSON value
-JsonSchema = dict[str, Json]
 Branch = tuple[str, JsonSchema]
 """A tool and its arguments in one of its forms."""
 

@@ -2,11 +2,11 @@
 
 import json
 from contextlib import suppress
-from typing import Any, cast
+from typing import cast
 
 from dspy import lm15
 
-Json = dict[str, Any]  # Any: JSON
+from memory_program.core.json_files import Json
 
 
 class StreamedReply:

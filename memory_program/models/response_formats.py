@@ -25,10 +25,11 @@ from dspy.utils.exceptions import (
 )
 
 from memory_program.core.errors import ModelError
+from memory_program.core.json_files import Json
 from memory_program.models.model_names import OBSERVATIONS, is_bundled, is_local
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, thinking_tokens
 
-JsonSchema = dict[str, Any]  # Any: JSON
+JsonSchema = Json
 ReplyT = TypeVar("ReplyT")
 
 _LIMITS = ("minLength", "maxLength", "minItems", "maxItems", "minimum", "maximum")

@@ -99,8 +99,14 @@ def test_no_public_class_or_function_has_the_name_of_another():
     places: dict[str, list[str]] = {}
     for path in (path for path in PACKAGES if "/tests/" not in _name(path)):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
-                places.setdefault(node.name, []).append(_name(path))
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                name = node.name
+            elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).startswith("Json"):
+                name = ast.unparse(node.targets[0])  # a type of JSON
+            else:
+                continue
+            if not name.startswith("_"):
+                places.setdefault(name, []).append(_name(path))
     twice = {name: where for name, where in places.items() if len(where) > 1 and name != "main"}
     assert not twice
 

@@ -301,7 +301,7 @@ async def show_context(
 
 
 @router.get("/search")
-async def search(
+async def search_memories(
     parts: Parts,
     query: Text,
     namespace: Readable,
@@ -383,7 +383,7 @@ async def forget(
 
 
 @router.post("/undo")
-async def undo(
+async def undo_changes(
     parts: Parts, request: Request, body: UndoRequest, namespace: Writable, key: Key
 ) -> ChangeResponse:
     """Undo the last change (all of one session or request), or every change after a version."""
