@@ -13,7 +13,8 @@ import pytest
 from tests.conftest import CHECKOUT
 from tests.model_server import ModelServer
 
-PROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PYPROJECT = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
+PROJECT = PYPROJECT["project"]
 EXTRAS = {
     "accelerate",
     "datasets",
@@ -85,6 +86,15 @@ def test_the_base_has_few_dependencies_and_no_heavy_one():
     base = names(PROJECT["dependencies"])
     assert len(base) <= 18
     assert not base & {"torch", "transformers", "fastapi", "matplotlib", "peft"}
+
+
+def test_every_module_and_package_is_in_the_layers_of_imports():
+    (contract,) = (one for one in PYPROJECT["tool"]["importlinter"]["contracts"] if one["type"] == "layers")
+    layers = {name for layer in contract["layers"] for name in layer.split(" | ")}
+    folder = CHECKOUT / "memory_program"
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert layers == {"locomo", *(f"memory_program.{name}" for name in modules | packages)}
 
 
 def test_every_import_comes_from_a_dependency_or_from_what_a_dependency_needs():
