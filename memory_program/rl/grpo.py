@@ -64,6 +64,7 @@ from memory_program.rl.rollouts import (
 from memory_program.rl.step_metrics import StepSamples, Stopwatch, rollout_metrics, update_metrics
 from memory_program.rl.trainer.policy_step import StepReport
 from memory_program.rl.validation import ValidationResult, validate_policy
+from memory_program.worlds import World
 
 _MIN_IMPROVEMENT = 1e-9  # smaller differences of scores are rounding errors
 _MOST_STEPS_WITHOUT_REPLY = 3
@@ -113,6 +114,7 @@ class MemoryGRPO(Teleprompter):
         on_start: Callable[[], None] = lambda: None,
         on_entry: Callable[[LogEntry], None] = lambda entry: None,
         target: Part = "writer",
+        worlds: Sequence[World] = (),
     ) -> None:
         """Prepare to train.
 
@@ -128,10 +130,12 @@ class MemoryGRPO(Teleprompter):
             on_entry: called with every log entry.
             target: the part that is trained. Of the rewards, the reader has ``format_weight`` and
                 ``scale_rewards`` only.
+            worlds: those behind generated conversations; a validation of a writer then measures what it
+                stored against their facts. LoCoMo's notes need none.
         """
         super().__init__()
         self.target: Part = target
-        self.metric, self.folder = metric, folder
+        self.metric, self.folder, self.worlds = metric, folder, worlds
         self.settings = settings or GRPOSettings()
         self.training = training or ReinforceSettings()
         self.expert_tokens = expert_tokens
@@ -313,7 +317,8 @@ class _RolloutPhase:
 
     def validate(self) -> ValidationResult:
         """Let the greedy policy remember the validation set, and ask it all questions."""
-        return validate_policy(self._greedy, self._valset, self._grader, threads=self._settings.concurrency)
+        threads, worlds = self._settings.concurrency, self._grpo.worlds
+        return validate_policy(self._greedy, self._valset, self._grader, threads=threads, worlds=worlds)
 
     def undo_roll_ins_after(self, step: int) -> None:
         """Undo the memories of the windows that begin after a step, which later weights may have written."""

@@ -79,9 +79,14 @@ def format_validation(entry: LogEntry) -> str:
     kinds = ""
     if answerable is not None and abstention is not None:
         kinds = f"; with an answer {answerable:.3f}, abstention {abstention:.3f}"
+    stored = ""
+    if entry.get("stored_recall") is not None:  # precision and F1 need a memory
+        values = ((name, entry[f"stored_{name}"]) for name in ("precision", "recall", "f1"))
+        shown = (f"{name} {value:.3f}" for name, value in values if value is not None)
+        stored = f"; stored facts {', '.join(shown)}"
     return (
         f"validation after {entry['step']} steps: score {entry['score']:.3f} ({entry['questions']} "
-        f"questions, {entry['lost']} lost{kinds}); best after {entry['best_step']} steps"
+        f"questions, {entry['lost']} lost{kinds}){stored}; best after {entry['best_step']} steps"
     )
 
 

@@ -18,6 +18,7 @@ from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
+from memory_program.evaluation.datasets import load_worlds
 from memory_program.models.model_names import OBSERVATIONS, is_local
 from memory_program.models.usage import silence_truncation_warnings
 from memory_program.rl.backends.local_backend import require_local_engine
@@ -267,6 +268,7 @@ def _make_grpo(
         on_start=begin,
         on_entry=report,
         target=part,
+        worlds=tuple(splits.worlds.values()) or load_worlds(config.source, config.trainer.optimizer.seed),
     )
 
 

@@ -148,3 +148,33 @@ def test_an_agent_lacks_the_facts_of_a_conversation_in_which_it_wrote_nothing():
 
 def test_a_system_without_banks_has_no_stored_facts():
     assert measure({}) is None
+
+
+def test_a_session_has_the_memories_that_it_wrote_and_the_facts_that_it_told():
+    told = (session(1, "Ana: I adopted a grey dog."), session(2, "Ben: I paint."))
+    notes = (
+        Observation("Ana", "Ana adopted a grey dog.", ("D1:1",)),
+        Observation("Ben", "Ben paints.", ("D2:1",)),
+    )
+    sessions = tuple(replace(one, observations=(note,)) for one, note in zip(told, notes, strict=True))
+    talk = replace(WORLDS[0].conversation, sessions=sessions)
+    bank = bank_of("Ana adopted a grey dog.", "Ana owns a yacht.")
+    bank.edit_core("Ana has a fast car.", Provenance("core", "session_1"))
+    bank.edit_core("Ana has a fast car.\nBen paints.", Provenance("core", "session_2"))
+    found = measure_stored_facts([talk], {talk.conversation_id: bank}, [], RESAMPLING)["by_session"]
+    counts = {
+        name: [of[key] for key in ("memories", "correct", "facts", "stated")] for name, of in found.items()
+    }
+    assert counts == {"session_1": [3, 1, 1, 1], "session_2": [1, 1, 1, 1]}
+    assert found["session_1"]["precision"]["value"] == pytest.approx(1 / 3)
+
+
+def test_a_memory_is_unasked_if_its_turns_are_evidence_of_no_question(banks):
+    world = WORLDS[0]
+    asked = world.conversation.questions[0]
+    memories = banks[world.conversation.conversation_id].live()
+    others = [memory for memory in memories if not set(memory.sources) & set(asked.evidence)]
+    for questions, count in (((asked,), len(others)), ((), 0)):  # without any evidence it is unknown
+        talk = replace(world.conversation, questions=questions)
+        assert measure_stored_facts([talk], banks, [world], RESAMPLING)["all"]["unasked"] == count
+    assert 0 < len(others) < len(memories)

@@ -1,16 +1,18 @@
 """Validation scores the memory at the end of a conversation."""
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import dspy
 import pytest
 from dspy import lm15
 
+from locomo.observations import Observation
 from locomo.types import Category, Conversation, Question
 from memory_program.agents.program import MemoryProgram
 from memory_program.rl.rewards import RewardRule, build_answer_metric
 from memory_program.rl.rollouts import Grader, sampling_program
+from memory_program.rl.training_progress import format_validation
 from memory_program.rl.validation import ValidationResult, validate_policy
 from tests.conversations import session
 from tests.scripted_lm import fields
@@ -102,3 +104,20 @@ def test_every_question_has_the_same_weight():
     more = Question("talk", 2, "Where did Tom move?", Category.SINGLE_HOP, "Rome", ("D1:1",))
     found = validated(Model(forgets=False), replace(TALK, questions=(*TALK.questions, more)))
     assert found.score == pytest.approx(2 / 3)
+
+
+def test_a_validation_measures_what_was_stored_where_the_facts_are_known():
+    notes = ("Mara moved to Oslo.", "Tom got a dog.")
+    told = tuple(
+        replace(of, observations=(Observation(note.split()[0], note, (of.turns[0].turn_id,)),))
+        for of, note in zip(TALK.sessions, notes, strict=True)
+    )
+    known = replace(TALK, sessions=told)
+    for forgets, recall in ((False, 1.0), (True, 0.5)):
+        found = validated(Model(forgets=forgets), known)
+        assert (found.stored_precision, found.stored_recall) == (1.0, recall)
+        entry = {"step": 1, "best_step": 1, **asdict(found)}
+        assert f"stored facts precision 1.000, recall {recall:.3f}, f1 " in format_validation(entry)
+    unknown = validated(Model(forgets=False))
+    assert unknown.stored_f1 is None
+    assert "stored" not in format_validation({"step": 1, "best_step": 1, **asdict(unknown)})

@@ -317,12 +317,10 @@ def _stored_facts_tables(systems: Mapping[str, Json]) -> list[Table]:
 
     No rows without banks, and none of changes where these are not known. Older results have none.
     """
-    columns = ["precision", "recall", "F1", "doubles", "stale", "found", "invented"]
-    table = _make_table(
-        "Stored facts: against the truth or notes, and by agent", ["system", "of"], ["memories"]
-    )
-    for heading in columns:
-        table.add_column(heading, justify="right")
+    scores = ("precision", "recall", "f1")
+    headings = ["memories", "precision", "recall", "F1", "doubles", "stale", "found", "invented", "unasked"]
+    table = _make_table("Stored facts: against the truth or notes, and by agent", ["system", "of"], headings)
+    sessions = _make_table("Stored facts by session", ["system", "of"], headings[:4])
     outcomes = ["due and done", "missed", "wrong"]
     changes = _make_table("Changes of stored facts", ["system", "change"], outcomes)
     for name, system in systems.items():
@@ -337,13 +335,17 @@ def _stored_facts_tables(systems: Mapping[str, Json]) -> list[Table]:
                 name,
                 agent,
                 f"{found['memories']:,}",
-                *(format_interval(found[score]) for score in ("precision", "recall", "f1")),
+                *(format_interval(found[score]) for score in scores),
                 f"{found['duplicate']:,}",
                 *(f"{found[key]:,}" if is_truth else "-" for key in known),
+                f"{found['unasked']:,}" if "unasked" in found else "-",
             )
+        for session_id, found in stored.get("by_session", {}).items():
+            cells = (format_interval(found[score]) for score in scores)
+            sessions.add_row(name, session_id.replace("_", " "), f"{found['memories']:,}", *cells)
         for change, counts in (stored.get("changes") or {}).items():
             changes.add_row(name, change, *(f"{counts[key]:,}" for key in ("done", "missed", "wrong")))
-    return [table, changes]
+    return [table, sessions, changes]
 
 
 def _prompt_cache_table(systems: Mapping[str, Json]) -> Table:

@@ -11,14 +11,15 @@ further facts need 80 % of their words. Dates are not compared.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
 from locomo.types import Conversation
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.memory import Provenance
 from memory_program.bank.memory_search import MemoryIndex
 from memory_program.bank.stems import tokenize
 from memory_program.core.json_files import Json
@@ -40,6 +41,7 @@ class KnownFact:
 
     text: str
     kind: str
+    session_id: str
     required: frozenset[str]
     least_coverage: float = _LEAST_COVERAGE
 
@@ -88,6 +90,7 @@ def facts_of_world(world: World, sessions: int) -> KnownFacts:
         fact.text: KnownFact(
             fact.text,
             fact.schema.kind,
+            f"session_{fact.session_number}",
             frozenset(stem for value in (*fact.slots.values(), fact.subject) for stem in tokenize(value)),
         )
         for fact in world.facts.values()
@@ -107,19 +110,28 @@ def facts_of_world(world: World, sessions: int) -> KnownFacts:
 
 def facts_of_notes(conversation: Conversation) -> KnownFacts | None:
     """List LoCoMo's own notes on a conversation; None if it has none."""
-    texts = dict.fromkeys(note.text for session in conversation.sessions for note in session.observations)
-    facts = tuple(KnownFact(text, "note", frozenset(), _NOTE_COVERAGE) for text in texts)
-    return KnownFacts(facts, frozenset(texts)) if facts else None
+    told_in: dict[str, str] = {}
+    for session in conversation.sessions:
+        for note in session.observations:
+            told_in.setdefault(note.text, session.session_id)
+    facts = tuple(
+        KnownFact(text, "note", told, frozenset(), _NOTE_COVERAGE) for text, told in told_in.items()
+    )
+    return KnownFacts(facts, frozenset(told_in)) if facts else None
 
 
 @dataclass(frozen=True)
 class _Stored:
-    """A live memory, or a line of the profile: its agent, its outcome and the facts that it states."""
+    """A live memory, or a line of the profile: its writer, its outcome and the facts that it states.
 
-    agent: str
+    ``is_unasked``: none of a memory's turns is evidence of a question of the conversation, if any has some.
+    """
+
+    writer: Provenance
     outcome: str
     facts: tuple[str, ...]
     is_found: bool = False
+    is_unasked: bool = False
 
 
 class _FactMatcher:
@@ -161,13 +173,15 @@ def measure_stored_facts(
     """Measure what the banks of a system hold; None without banks, or if no facts are known.
 
     Returns:
-        ``reference`` ("truth" or "notes"); ``all`` and ``by_agent``, each with ``precision`` (correct
-        memories / live memories), ``recall`` (facts stated / facts) and ``f1`` with 95 % intervals by
-        conversation, and counts: ``memories``, each outcome, ``facts``, ``stated``, and ``stale_found``:
-        stale memories among the first 10 that a search for the present fact finds. An agent's facts are
-        those of its kind, where one writes a kind. ``changes`` counts updates and deletions: ``done``,
-        ``missed`` (the old fact is still there), ``wrong`` (it is gone and the new one is not there; of
-        deletions: what was still true was lost).
+        ``reference`` ("truth" or "notes"); ``all``, ``by_agent`` and ``by_session``, each with ``precision``
+        (correct memories / live memories), ``recall`` (facts stated / facts) and ``f1`` with 95 % intervals
+        by conversation, and counts: ``memories``, each outcome, ``facts``, ``stated``, ``unasked`` (memories
+        whose turns are evidence of no question) and ``stale_found``: stale memories among the first 10
+        that a search for the present fact finds. An agent's facts are those of its kind, where one writes a
+        kind. A session's memories are those that it wrote and its facts those that it told, as far as they
+        are live at the end. ``changes`` counts updates and deletions: ``done``, ``missed`` (the old fact is
+        still there), ``wrong`` (it is gone and the new one is not there; of deletions: what was still true
+        was lost).
     """
     by_name = {world.conversation.conversation_id: world for world in worlds}
     found: list[tuple[KnownFacts, list[_Stored]]] = []
@@ -183,20 +197,24 @@ def measure_stored_facts(
             continue
         is_truth = known.is_truth
         matcher = _FactMatcher(known)
-        found.append((known, list(_classify(bank, known, matcher))))
+        evidence = {turn_id for question in conversation.questions for turn_id in question.evidence}
+        found.append((known, list(_classify(bank, known, matcher, evidence))))
         for kind, outcome in _follow_changes(bank, conversation, known, matcher):
             changes[kind][outcome] += 1
     if not found:
         return None
-    agents = sorted({one.agent for _, stored in found for one in stored})
-    counted = [_count(stored, known, agents) for known, stored in found]
+    agents = sorted({one.writer.actor for _, stored in found for one in stored})
+    sessions = dict.fromkeys(session.session_id for talk in conversations for session in talk.sessions)
+    counted = [_count(stored, known, agents, sessions) for known, stored in found]
+
+    def summarize(kind: str, name: str = "") -> Json:
+        return _summarize([counts[kind, name] for counts in counted], resampling, name or kind)
+
     return {
         "reference": "truth" if is_truth else "notes",
-        "all": _summarize([of_all for of_all, _ in counted], resampling, "all"),
-        "by_agent": {
-            agent: _summarize([by_agent[agent] for _, by_agent in counted], resampling, agent)
-            for agent in agents
-        },
+        "all": summarize("all"),
+        "by_agent": {agent: summarize("agent", agent) for agent in agents},
+        "by_session": {session_id: summarize("session", session_id) for session_id in sessions},
         "changes": {
             kind: {name: outcomes[name] for name in ("done", "missed", "wrong")}
             for kind, outcomes in changes.items()
@@ -206,52 +224,75 @@ def measure_stored_facts(
     }
 
 
-def _classify(bank: MemoryBank, known: KnownFacts, matcher: _FactMatcher) -> Iterator[_Stored]:
+def _classify(
+    bank: MemoryBank, known: KnownFacts, matcher: _FactMatcher, evidence: Set[str]
+) -> Iterator[_Stored]:
     """Say of each live memory and line of the profile what it is, in the order of their writing."""
     operations = bank.operations()
-    writers = {memory.memory_id: o.provenance.actor for o in operations for memory in o.created}
-    of_core = next((o.provenance.actor for o in reversed(operations) if o.core is not None), "core")
+    writers = {memory.memory_id: o.provenance for o in operations for memory in o.created}
+    of_lines: dict[str, Provenance] = {}
+    for core, writer in ((o.core, o.provenance) for o in operations if o.core is not None):
+        of_lines = {line: of_lines.get(line, writer) for line in core.splitlines()}
     index = MemoryIndex()
     present = {change.old: change.new for change in known.changes}
     claimed = set[str]()
-    lines = [(line, of_core, "") for line in bank.core.splitlines() if line.strip()]
-    for text, agent, memory_id in [
-        *((m.text, writers[m.memory_id], m.memory_id) for m in bank.live()),
-        *lines,
-    ]:
+    lines = [(line, of_lines[line], "", set[str]()) for line in bank.core.splitlines() if line.strip()]
+    live = [(m.text, writers[m.memory_id], m.memory_id, set(m.sources)) for m in bank.live()]
+    for text, writer, memory_id, turns in [*live, *lines]:
+        is_unasked = bool(memory_id and evidence) and not turns & evidence
+        one = partial(_Stored, writer, is_unasked=is_unasked)
         stated = matcher.stated(text)
         true = tuple(fact for fact in stated if fact in known.live)
         if true:
             outcome = "duplicate" if claimed.issuperset(true) else "correct"
             claimed.update(true)
-            yield _Stored(agent, outcome, true)
+            yield one(outcome, true)
         elif stated:
             asked = present.get(stated[0]) or stated[0]
             hits = index.search(bank, asked, _SEARCHED) if memory_id else []
             found = not memory_id or any(hit.memory.memory_id == memory_id for hit in hits)
-            yield _Stored(agent, "stale", stated, found)
+            yield one("stale", stated, is_found=found)
         else:
-            yield _Stored(agent, "invented" if known.is_truth else "other", ())
+            yield one("invented" if known.is_truth else "other", ())
 
 
 def _count(
-    stored: Iterable[_Stored], known: KnownFacts, agents: Iterable[str]
-) -> tuple[Counter[str], dict[str, Counter[str]]]:
-    """Count the memories and facts of a conversation, of all and by agent, also of one that wrote nothing."""
-    kinds = {fact.text: fact.kind for fact in known.facts}
-    of_all, by_agent = Counter[str](), {agent: Counter[str]() for agent in agents}
-    stated = set[str]()
-    for one in stored:
-        for counts in (of_all, by_agent[one.agent]):
-            counts["memories"] += 1
-            counts[one.outcome] += 1
-            counts["stale_found"] += one.is_found
-        stated.update(one.facts if one.outcome == "correct" else ())
-    of_all.update(facts=len(known.live), stated=len(stated))
-    for agent, counts in by_agent.items():
-        own = {text for text in known.live if kinds[text] == agent.rpartition(".")[2]}
-        counts.update(facts=len(own), stated=len(own & stated))
-    return of_all, by_agent
+    stored: Sequence[_Stored], known: KnownFacts, agents: Iterable[str], sessions: Iterable[str]
+) -> dict[tuple[str, str], Counter[str]]:
+    """Count the memories and facts of a conversation: of all, of each agent and of each session.
+
+    An agent or a session that wrote nothing has its facts, too.
+    """
+    facts = [fact for fact in known.facts if fact.text in known.live]
+    stated = {text for one in stored if one.outcome == "correct" for text in one.facts}
+    groups = {
+        ("all", ""): (stored, facts),
+        **{
+            ("agent", agent): (
+                [one for one in stored if one.writer.actor == agent],
+                [fact for fact in facts if fact.kind == agent.rpartition(".")[2]],
+            )
+            for agent in agents
+        },
+        **{
+            ("session", session_id): (
+                [one for one in stored if one.writer.session_id == session_id],
+                [fact for fact in facts if fact.session_id == session_id],
+            )
+            for session_id in sessions
+        },
+    }
+    counted: dict[tuple[str, str], Counter[str]] = {}
+    for group, (memories, own) in groups.items():
+        counted[group] = Counter(one.outcome for one in memories)
+        counted[group].update(
+            memories=len(memories),
+            stale_found=sum(one.is_found for one in memories),
+            unasked=sum(one.is_unasked for one in memories),
+            facts=len(own),
+            stated=sum(fact.text in stated for fact in own),
+        )
+    return counted
 
 
 def _follow_changes(
@@ -311,7 +352,8 @@ def _summarize(counts: Sequence[Counter[str]], resampling: BootstrapSampler, lab
         "recall": _interval(recall, len(table)),
         "f1": _interval(f1, len(table)),
         **{
-            name: summed[name] for name in ("memories", *_OUTCOMES, "other", "facts", "stated", "stale_found")
+            name: summed[name]
+            for name in ("memories", *_OUTCOMES, "other", "facts", "stated", "stale_found", "unasked")
         },
     }
 
