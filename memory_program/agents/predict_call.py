@@ -84,7 +84,8 @@ def predict(
     with dspy.context(adapter=adapter), track_usage() as meter:
         try:
             if replies.format is ReplyFormat.JSON and lm is not None:
-                prediction = RESPONSE_FORMATS.call(lm, reply_schema(signature, offer), send)
+                schema = reply_schema(signature, offer, replies.max_tokens)
+                prediction = RESPONSE_FORMATS.call(lm, schema, send)
             else:
                 prediction = send({})
         except AdapterParseError as error:

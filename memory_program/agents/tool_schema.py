@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import dspy
 
+from memory_program.agents.reply_limits import READER_TOKENS
 from memory_program.agents.tools import DATE_LIMIT_CHARS, MAX_MERGED, MemoryTools
 from memory_program.bank.memory import MemoryKind
 from memory_program.models.response_formats import JsonSchema
@@ -87,11 +88,14 @@ def native_tools(offer: ToolOffer) -> list[dspy.Tool]:
     return tools
 
 
-def reply_schema(signature: type[dspy.Signature], offer: ToolOffer) -> JsonSchema:
+def reply_schema(
+    signature: type[dspy.Signature], offer: ToolOffer, max_tokens: int | None = None
+) -> JsonSchema:
     """Make the JSON schema of an agent's reply to one call: its properties are the output fields.
 
     A reader that may search has to give both fields, one of them empty: the root of a strict schema has no
-    alternatives. A question may cite only the turns of ``offer.shown_ids``.
+    alternatives. A question may cite only the turns of ``offer.shown_ids``. An answer has no limit of its own
+    if the user's ``max_tokens`` is higher than the reader's: it would be cut there, and count as whole.
     """
     # the forms of a call: one for each action, and none that has nothing to act on
     branches: list[Branch] = []
@@ -138,6 +142,8 @@ def reply_schema(signature: type[dspy.Signature], offer: ToolOffer) -> JsonSchem
         elif field.annotation is str:
             least = 1 if len(outputs) == 1 else 0
             properties[name] = _text(least)
+            if max_tokens and max_tokens > READER_TOKENS:
+                del properties[name]["maxLength"]
         else:
             question = {"question": _text(1), "answer": _text(1), "evidence": _list_of(ids, 0)}
             properties[name] = {"type": "array", "items": _object(question), "maxItems": MAX_QUESTIONS}

@@ -170,6 +170,17 @@ def test_a_json_reply_is_held_to_the_schema_of_what_the_agent_was_shown():
     assert '"$defs"' not in lm.requests[0].text  # the schema is sent, not printed
 
 
+@pytest.mark.parametrize(("max_tokens", "limit"), [(None, 400), (64, 400), (2048, None)])
+def test_a_higher_limit_of_tokens_lets_an_answer_be_longer_than_400_characters(max_tokens, limit):
+    lm = json_writer({"answer": "Lisbon"})
+    replies = ReplySettings(ReplyFormat.JSON, max_tokens)
+    with lm, dspy.context(lm=lm):
+        QAReader(MemoryContext(), replies=replies).ask(MemorySpace("mara"), "Where?")
+    format_ = lm.script.configs[0].response_format
+    assert format_ is not None
+    assert format_["schema"]["properties"]["answer"].get("maxLength") == limit
+
+
 def test_the_example_of_the_prompt_is_refused_and_counted():
     lm = json_writer("")
     message = JsonReplyAdapter().format(WriteAll, [], dict.fromkeys(WriteAll.input_fields, ""))[0]["content"]
