@@ -4,6 +4,8 @@ Every text of a conversation is inside a JSON document with escapes, so that no 
 half a surrogate pair) is refused by a database.
 """
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -116,7 +118,7 @@ TOKENS = Table(
 
 
 def has_schema(connection: Connection, where: str) -> bool:
-    """Say whether the database has all tables of a store.
+    """Say whether the database has all tables of a store, with their columns.
 
     Raises:
         SchemaVersionError: they are of another schema version.
@@ -125,8 +127,7 @@ def has_schema(connection: Connection, where: str) -> bool:
         return False
     found = connection.scalar(select(META.c.value).where(META.c.key == "schema_version"))
     if found == str(SCHEMA_VERSION):
-        # some were added within this version
-        return _metadata.tables.keys() <= set(inspect(connection).get_table_names())
+        return not _missing_columns(connection)  # some were added within this version
     is_newer = found is not None and found.isdecimal() and int(found) > SCHEMA_VERSION
     way_out = (
         "update memory-program" if is_newer else "open it with the version of memory-program that wrote it"
@@ -138,10 +139,20 @@ def has_schema(connection: Connection, where: str) -> bool:
 
 
 def create_schema(connection: Connection) -> None:
-    """Create the missing tables; on PostgreSQL one process at a time."""
+    """Create the missing tables and columns; on PostgreSQL one process at a time."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
     is_new = not inspect(connection).has_table(META.name)
     _metadata.create_all(connection)
+    for column in _missing_columns(connection):  # each added one may be NULL
+        kind = column.type.compile(connection.dialect)
+        connection.execute(text(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}"))
     if is_new:
         connection.execute(insert(META), {"key": "schema_version", "value": str(SCHEMA_VERSION)})
+
+
+def _missing_columns(connection: Connection) -> list[Column[Any]]:  # Any: of any type
+    found = inspect(connection).get_multi_columns(filter_names=list(_metadata.tables))
+    names = {(table, column["name"]) for (_, table), columns in found.items() for column in columns}
+    every = (column for table in _metadata.sorted_tables for column in table.columns)
+    return [column for column in every if (column.table.name, column.name) not in names]

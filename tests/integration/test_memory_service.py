@@ -31,7 +31,7 @@ from memory_program.serving.service.memory_service import BankChange, MemoryServ
 from memory_program.serving.service.session_writer import SessionWriter, WriterPace
 from tests.conftest import CHECKOUT
 from tests.conversations import session
-from tests.databases import DATABASES, empty_database
+from tests.databases import DATABASES, empty_database, execute
 from tests.memory_services import BEGAN, QUICK, program, running, said
 from tests.model_server import Behaviour, ModelServer
 
@@ -361,6 +361,16 @@ def test_a_session_of_a_process_that_died_is_taken_over(url, model):
         assert not buffer.claim("ana", 1, "another", 1.5)
     with running(url, model.url) as service:
         assert not service.wait("ana", 0.5)
+        assert service.wait("ana", 15)
+
+
+def test_turns_that_wait_in_a_store_from_before_claims_are_written(url, model):
+    with BankStore(url) as store:
+        told = [said("I adopted a dog called Pip in Oslo.")]
+        TurnBuffer(store.database, SessionRule()).add("ana", told, ends=True)
+    for column in ("claimed_by", "claimed_until"):  # stores of a few commits of 27 November 2026 lack them
+        execute(url, f"ALTER TABLE memory_turns DROP COLUMN {column}")
+    with running(url, model.url) as service:
         assert service.wait("ana", 15)
 
 
