@@ -12,6 +12,8 @@ import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from memory_program.bank.memory import Draft, MemoryKind, Provenance
+from memory_program.bank.store import BankStore
 from memory_program.serving.service.api_tokens import ApiTokens
 from tests.conftest import CHECKOUT
 from tests.memory_server import KEY
@@ -213,6 +215,28 @@ def test_a_blank_text_is_refused_and_not_said_to_be_remembered(tmp_path, model):
             assert refused.is_error
             assert "text is blank" in refused.content[0].text
         assert parts.service.namespaces() == []
+
+
+def test_what_was_just_said_is_found_also_where_many_memories_share_a_word(tmp_path, model):
+    url = f"sqlite:///{tmp_path / 'b.sqlite'}"
+    with BankStore(url) as store:
+        space = store.load("default")
+        drafts = [Draft(f"Mara likes book {number}.", MemoryKind.SEMANTIC) for number in range(20)]
+        space.bank.create(drafts, Provenance("semantic"))
+        store.save(space)
+    with served(url, model.url, mcp="http") as (address, _):
+
+        async def run():
+            async with connected(address) as client:
+                for said in (PIP, "I like the flight to Rome at seven."):
+                    await call(client, "remember", text=said, speaker="Mara")
+                hits = await call(client, "search_memory", query="Which flight does Mara like?", limit=4)
+                assert [hit["kind"] for hit in hits] == ["semantic", "semantic", None, None]
+                assert "Rome" in hits[2]["text"]
+                (hit,) = await call(client, "search_memory", query="Which flight does Mara like?", limit=1)
+                assert hit["kind"] == "semantic"
+
+        asyncio.run(run())
 
 
 def test_callers_on_this_machine_choose_by_a_header(tmp_path, model):

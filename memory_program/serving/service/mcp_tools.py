@@ -128,7 +128,11 @@ class MemoryDoor:
         wanted = MemoryKind(kind) if kind is not None else None
         with _errors_as(ToolError):
             found = await run_in_threadpool(self._service.search, self._choose(), query, limit, wanted, as_of)
-        return [SearchHit.model_validate(hit, from_attributes=True) for hit in found[:limit]]
+        memories = [hit for hit in found if hit.kind is not None]
+        # else what was just said would never be found: most memories have the name of the user
+        turns = [hit for hit in found if hit.kind is None][: max(limit // 2, limit - len(memories))]
+        hits = [*memories[: limit - len(turns)], *turns]
+        return [SearchHit.model_validate(hit, from_attributes=True) for hit in hits]
 
     async def list_memories(
         self,
