@@ -188,6 +188,8 @@ def test_the_token_or_a_header_chooses_the_namespace_and_the_model_cannot(tmp_pa
 
         asyncio.run(run())
         assert [one.namespace for one in parts.service.buffer.waiting()] == ["ana"]
+        metrics = httpx.get(f"{address}/metrics", headers={"authorization": ana}).text
+        assert 'memory_requests_total{method="POST",route="/mcp",status="200"}' in metrics
 
 
 def test_a_turn_without_a_name_is_that_of_the_user(tmp_path, model):

@@ -253,7 +253,8 @@ class HttpGuard:
                 return
             await self._app(scope, receive_limited, send_counted)
         finally:
-            route = getattr(scope.get("route"), "path", "other")  # never a path, which a client may make up
+            unnamed = "/mcp" if scope["path"] == "/mcp" else "other"  # never a path that a client made up
+            route = getattr(scope.get("route"), "path", unnamed)
             seconds = time.perf_counter() - begun
             self._metrics.requests.labels(route, scope["method"], status).inc()
             self._metrics.seconds.labels(route).observe(seconds)
