@@ -3,7 +3,9 @@
 import re
 from collections.abc import Iterable
 
-_END_TOKEN = re.compile(r"<[|｜][^<>\n|｜]{1,40}[|｜]>|</s>|<end_of_turn>|<eos>|\[/INST\]|\[EOS\]")
+_END_TOKEN = re.compile(
+    r"<[|｜][^<>\n|｜]{1,40}[|｜]>|</(?:s|response)>|<end_of_turn>|<turn\|>|<eos>|\[/INST\]|\[EOS\]"
+)
 _CUT_END = re.compile(r"\[\[ ?##? ?(\w*+)[ #]*+\]?\s*+\Z")
 _NO_VALUE = re.compile(r"[\W_]*(?:(?:n/?a|none|null|nil|nan|undefined|empty)[\W_]*)?", re.IGNORECASE)
 

@@ -2,16 +2,16 @@
 
 import re
 
-_NAMES = r"(?:\w+:)?(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
+_NAMES = r"(?:think(?:ing)?|thoughts?|reasoning|reflection|analysis|scratchpad)"
 # In angle brackets, those of Kimi and of special tokens; then the blocks of Mistral, Gemma and gpt-oss.
 _OPEN = re.compile(
-    rf"<{_NAMES}(?:\s[^<>]*)?>|◁{_NAMES}▷|<\|(?:begin_of_)?{_NAMES}\|>"
-    r"|\[THINK\]|<unused94>|<\|channel\|>analysis<\|message\|>",
+    rf"<(?:\w+[:_])?{_NAMES}(?:\s[^<>]*)?>|◁{_NAMES}▷|<\|(?:begin_of_|start_)?{_NAMES}\|>"
+    r"|\[THINK\]|<unused94>|<\|channel>thought\b|<\|channel\|>analysis<\|message\|>",
     re.IGNORECASE,
 )
 _CLOSE = re.compile(
-    rf"(?:</{_NAMES}\s*>|◁/{_NAMES}▷|<\|(?:/|end_of_){_NAMES}\|>"
-    r"|\[/THINK\]|<unused95>|<\|channel\|>final<\|message\|>)\s*",
+    rf"(?:</(?:\w+[:_])?{_NAMES}\s*>|◁/{_NAMES}▷|<\|(?:/|end_of_|end_){_NAMES}\|>"
+    r"|\[/THINK\]|<unused95>|<channel\|>|<\|channel\|>final<\|message\|>)\s*",
     re.IGNORECASE,
 )
 # Some chat templates open the block in the prompt, so a reply only closes it. What follows must look like

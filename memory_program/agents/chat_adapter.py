@@ -37,8 +37,8 @@ _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function|tool|tool_name)"|\[\s*[{\]]')
 _CALL_NAME = re.compile(r"""["']name["']\s*:""")
 _JSON_BEGINS = re.compile(r"\{|\[\s*[{\]]")
-# Special tokens of chat templates that stand before the reply.
-_ROLE_TOKENS = re.compile(r"\s*(?:<[|｜][^<>\n|｜]{1,40}[|｜]>\s*(?:assistant\s*)?)+")
+# Special tokens of chat templates that stand before the reply, and Granite's tag.
+_ROLE_TOKENS = re.compile(r"\s*(?:(?:<[|｜][^<>\n|｜]{1,40}[|｜]>|<response>)\s*(?:assistant\s*)?)+")
 _FENCED = re.compile(r"\s*```[a-z]*[^\S\n]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
 _OPEN_FENCE = re.compile(r"\s*```[a-z]*\s*(?=\{|\[\s*[{\]])")
 

@@ -21,6 +21,8 @@ BLOCKS = (
     *(("<|begin_of_thought|>", "<|end_of_thought|>"), ("<analysis>", "</analysis>")),
     *(("<scratchpad>\n", "\n</scratchpad>\n"), ("<|thinking|>", "<|/thinking|>")),
     ("<|channel|>analysis<|message|>", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+    *(("<|START_THINKING|>", "<|END_THINKING|>"), ("<longcat_think>", "</longcat_think>")),
+    ("<|channel>thought\n", "<channel|>"),
 )
 """Thinking blocks of several families of models."""
 
@@ -180,6 +182,9 @@ def test_a_cut_reply_without_a_marker_is_refused_as_cut():
         "`[[ ## answer ## ]]` Lisbon\n`[[ ## completed ## ]]`",
         "[[ ## answer ## ]]\nLisbon\n[[ ## completed",
         "[[ ## answer ## ]]\nLisbon [/INST]",
+        "[[ ## answer ## ]]\nLisbon<turn|>",
+        "<think>Rome?</think><response>[[ ## answer ## ]]\nLisbon</response>",
+        '<think>Rome?</think><response>{"answer": "Lisbon"}</response>',
     ],
 )
 def test_an_answer_is_the_value_alone(completion):
