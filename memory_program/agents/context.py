@@ -6,6 +6,7 @@ sees the category or the gold, and only ``FullContext`` shows it the conversatio
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 from locomo.types import Session
@@ -187,6 +188,7 @@ def format_reader_line(entry: Memory | ScoredTurn, *, adds_dates: bool = False) 
     return f"[{format_day(said_on)}] {turn.line}"
 
 
+@lru_cache(maxsize=1000)  # for each question: a conversation takes a quarter of a second
 def _with_dates(session: Session) -> Session:
     said_on = session.date_time.date()
     turns = tuple(replace(turn, text=add_dates(turn.text, said_on)) for turn in session.turns)
