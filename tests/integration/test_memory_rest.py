@@ -652,10 +652,8 @@ def test_a_server_stops_after_its_grace_though_a_model_never_answers(tmp_path, r
         assert server.stop(signal.SIGTERM) == 0  # it is given 30 seconds, the model hangs for 60
 
 
-def test_each_line_of_the_log_is_json_also_of_a_reply_that_was_cut(tmp_path):
-    behaves = [Behaviour.COMPETENT]
-    with ModelServer(lambda *_: behaves[0]) as model, MemoryServer(tmp_path, model.url) as server:
-        behaves[0] = Behaviour.CUT
+def test_each_line_of_the_log_is_json_and_only_replies_to_requests_are_reported_as_cut(tmp_path):
+    with ModelServer(lambda *_: Behaviour.CUT) as model, MemoryServer(tmp_path, model.url) as server:
         assert httpx.post(f"{server.url}{API}/ask", json=QUESTION, timeout=60).status_code == 502
         assert server.stop(signal.SIGTERM) == 0
     entries = [json.loads(line) for line in server.log.splitlines()]

@@ -34,6 +34,7 @@ from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import openai_url
 from memory_program.models.response_formats import RESPONSE_FORMATS
+from memory_program.models.usage import silence_truncation_warnings
 from memory_program.serving.service.api_tokens import ApiTokens
 from memory_program.serving.service.chat_proxy import ChatProxy
 from memory_program.serving.service.http_guard import HttpGuard, ServiceMetrics
@@ -49,6 +50,7 @@ _logger = logging.getLogger("memory_program.serve")
 _KEEP_ALIVE_S = 75  # people pause between messages: uvicorn's 5 s would close most connections in between
 
 
+@silence_truncation_warnings()  # the calls that check the models ask for few tokens
 def make_served_program(config: ServeConfig) -> MemoryProgram:
     """Make the program of a server, with its models, each of which is checked by a small call.
 
