@@ -15,12 +15,13 @@ from memory_program.agents.systems import make_system
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
-from memory_program.configs.groups import SystemSettings
+from memory_program.configs.groups import SystemSettings, WriterSettings
 from memory_program.core.errors import BudgetExceededError, ConfigError, ModelError
 from memory_program.core.json_files import Json
 from memory_program.core.mlflow_address import import_mlflow
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.role_models import ModelFactory
+from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import write_conversations
@@ -277,6 +278,16 @@ def test_a_file_that_is_not_a_program_is_refused(tmp_path, content):
     config = EvaluateConfig(**settings(data, tmp_path / "run", systems="memory", program=path))
     with pytest.raises(ConfigError, match=r"program=.*program.json' cannot be loaded \("):
         evaluate(config, models=impatient("http://127.0.0.1:1/v1"))
+
+
+@pytest.mark.parametrize(("saved", "given"), [("generalist", "specialists"), ("specialists", "generalist")])
+def test_a_program_of_another_writer_mode_is_refused_with_its_mode(tmp_path, saved, given):
+    make_system("memory", SystemSettings(writer=WriterSettings(writer_mode=saved))).save(
+        str(tmp_path / "program.json")
+    )
+    system = make_system("memory", SystemSettings(writer=WriterSettings(writer_mode=given)))
+    with pytest.raises(ConfigError, match=rf"\(ValueError: it was saved with --writer-mode {saved}\)"):
+        load_program(system, tmp_path / "program.json")
 
 
 def test_a_program_with_other_fields_is_refused(tmp_path):

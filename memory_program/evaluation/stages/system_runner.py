@@ -309,7 +309,11 @@ def load_program(system: MemorySystem, path: Path) -> None:
     try:
         # DSPy matches fields by their place: the first field would get the description of the saved first.
         saved = read_json_file(path)
-        for name, predictor in system.named_predictors():
+        predictors = dict(system.named_predictors())
+        for agent, mode in (("writer.generalist", "generalist"), ("writer.core", "specialists")):
+            if agent in saved and agent not in predictors and "writer.consolidate" in predictors:
+                raise ValueError(f"it was saved with --writer-mode {mode}")
+        for name, predictor in predictors.items():
             theirs = [field["prefix"] for field in saved[name]["signature"]["fields"]]
             ours = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
             if theirs != ours:
