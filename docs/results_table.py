@@ -337,7 +337,9 @@ def cost_table() -> str:
         seconds = system["latency"]["seconds"]["question"]["p50"]
         f1 = system["locomo_f1"]["all"]
         strict = f"{f1['value'] * f1['n'] / _ANSWERABLE:.3f}"
-        tokens, calls = f"{system['tokens_per_question']:,.0f}", f"{system['calls']:,}"
+        tokens = f"{system['tokens_per_question']:,.0f}"
+        counts = [system["usage"][stage]["calls"] for stage in ("build", "answer")]
+        calls = " + ".join(f"{count}" for count in counts if count) or "0"
         failed = f"{system['failures']['all']:,}"
         lines.append([*names, tokens, calls, failed, strict, f"{seconds:.2f}"])
     return _join_cells(lines)
@@ -357,15 +359,15 @@ def errors_table() -> str:
 
 def memories_table() -> str:
     """Make the table of what the model's own memories are, compared with LoCoMo's own notes."""
-    found_in = ["memories", "tokens per memory", "matched", "duplicates", "precision", "recall"]
+    found_in = ["memories", "tokens", "repaired", "matched", "duplicates", "precision", "recall"]
     lines = [["writer", *_NAMES[1:], *found_in]]
     for system, *names in _systems():
         is_writer = "GRPO" not in names[1]  # GRPO trained readers, which share the memories of another row
         if names[-1].startswith("notes") or not is_writer or not (found := system["stored_facts"]):
             continue
-        facts, last = found["all"], system["growth"][-1]
-        size = last["tokens"] / last["memories"]
-        counts = [facts["memories"], size, facts["correct"], facts["duplicate"]]
+        facts, tokens = found["all"], system["growth"][-1]["tokens"]
+        repaired = system["memory"]["repaired"]
+        counts = [facts["memories"], tokens, repaired, facts["correct"], facts["duplicate"]]
         names[1] = names[1].partition(",")[0]  # what follows is of the reader
         lines.append(
             [
