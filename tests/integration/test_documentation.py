@@ -37,6 +37,7 @@ from tests.model_server import ModelServer
 from tests.optimization_samples import Steerable, impatient, quick
 
 PAGES = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+CARDS = sorted(CHECKOUT.glob("adapters/*/README.md"))
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def _blocks(path: Path) -> list[Block]:
     return [Block(path.relative_to(CHECKOUT).as_posix(), language, text) for language, text in found]
 
 
-BLOCKS = [block for path in PAGES for block in _blocks(path)]
+BLOCKS = [block for path in (*PAGES, *CARDS) for block in _blocks(path)]
 COMMANDS = sorted(
     {
         " ".join(part.split())
@@ -153,7 +154,7 @@ def test_the_readme_begins_with_the_main_job_and_then_the_tests():
 def test_every_link_leads_to_a_file():
     missing = [
         f"{path.name}: {target}"
-        for path in PAGES
+        for path in (*PAGES, *CARDS)
         for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]*)?\)", path.read_text(encoding="utf-8"))
         if not (path.parent / target).exists()
     ]
