@@ -343,6 +343,7 @@ class EvaluateConfig(Settings, init=False):
                     and self.mode is not Mode.BUILD
                 )
                 if lacks_writer or lacks_reader:
+                    self.source.check_exists()
                     part = "writer" if lacks_writer else "reader"
                     raise ConfigError(
                         f"system {name.value!r} needs a model: name one with --model or --{part}-model "

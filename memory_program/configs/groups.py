@@ -177,6 +177,18 @@ class DataSettings(SettingsGroup):
         """True if the generator makes the conversations, the only ones that the embedded model knows."""
         return self.dataset in (DatasetName.SAMPLE.value, DatasetName.WORLD.value)
 
+    def check_exists(self) -> None:
+        """Check that the dataset is a benchmark, or a file on this machine.
+
+        Raises:
+            ConfigError: it is neither.
+        """
+        if self.dataset not in tuple(DatasetName) and not Path(self.dataset).exists():
+            raise ConfigError(
+                f"dataset={self.dataset!r} is no file here, and no benchmark: choose from "
+                f"{', '.join(DatasetName)}, or name a JSON file"
+            )
+
     def check_trainable(self) -> None:
         """Check that the data may be trained on.
 

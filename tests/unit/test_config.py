@@ -73,7 +73,7 @@ def test_by_default_the_embedded_model_runs_on_the_sample_without_a_judge():
     assert (config.writer, config.reader, config.judge) == ("pocket", "pocket", None)
 
 
-@pytest.mark.parametrize("dataset", ["locomo", "longmemeval", "perltqa", "own.json"])
+@pytest.mark.parametrize("dataset", ["locomo", "longmemeval", "perltqa", __file__])
 def test_real_conversations_need_a_named_model(dataset):
     with pytest.raises(ConfigError, match="system 'memory' needs a model: name one with --model"):
         EvaluateConfig(dataset=dataset)
@@ -207,6 +207,12 @@ def test_a_system_that_needs_a_model_says_so(systems):
     with pytest.raises(ConfigError, match="needs a model: name one with --model"):
         EvaluateConfig(systems=systems, **LOCOMO)
     assert EvaluateConfig(systems=systems, model="openai/m", **LOCOMO).reader == "openai/m"
+
+
+@pytest.mark.parametrize("dataset", ["nosuch.json", "locmo"])
+def test_a_dataset_that_is_not_there_is_the_first_error(dataset):
+    with pytest.raises(ConfigError, match=f"dataset='{dataset}' is no file here, and no benchmark: choose"):
+        EvaluateConfig(dataset=dataset)
 
 
 def test_a_build_needs_a_writer_for_systems_that_write():
