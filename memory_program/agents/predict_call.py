@@ -9,6 +9,7 @@ from dspy.utils.exceptions import AdapterParseError, LMError
 from memory_program.agents.chat_adapter import COMPLETION_MARKER, StrictChatAdapter, TruncatedReplyError
 from memory_program.agents.json_adapter import JsonReplyAdapter
 from memory_program.agents.native_tools import NativeToolsAdapter
+from memory_program.agents.reply_limits import READER_TOKENS
 from memory_program.agents.tool_schema import ToolOffer, native_tools, reply_schema
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.core.errors import MemoryProgramError
@@ -76,6 +77,7 @@ def predict(
     config = _call_config(predictor, replies, limit_tokens)
     signature = cast(type[dspy.Signature], predictor.signature)
     lm: Any = predictor.lm or dspy.settings.lm  # Any: DSPy does not type its settings
+    limit_chars: int | None = None
 
     def send(keywords: dict[str, Any]) -> dspy.Prediction:
         with ending_hopeless_runs(where):
@@ -85,6 +87,7 @@ def predict(
         try:
             if replies.format is ReplyFormat.JSON and lm is not None:
                 schema = reply_schema(signature, offer, replies.max_tokens)
+                limit_chars = schema["properties"].get("answer", {}).get("maxLength")
                 prediction = RESPONSE_FORMATS.call(lm, schema, send)
             else:
                 prediction = send({})
@@ -107,6 +110,14 @@ def predict(
             texts = " ".join(str(value) for value in prediction.values())
             message = _name_repetition(texts, meter) or "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
+    answer = prediction.get("answer")
+    # a grammar closes an answer at its limit; a space at its end is not kept
+    if limit_chars and isinstance(answer, str) and limit_chars - 1 <= len(answer) <= limit_chars:
+        message = _name_repetition(answer, meter) or (
+            f"the answer was cut after {limit_chars} characters; a limit of more than {READER_TOKENS} tokens "
+            "allows longer ones"
+        )
+        raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))
     if adapter.is_repaired and repaired is not None:
         repaired.append(where)
     return prediction

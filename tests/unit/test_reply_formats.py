@@ -181,6 +181,23 @@ def test_a_higher_limit_of_tokens_lets_an_answer_be_longer_than_400_characters(m
     assert format_["schema"]["properties"]["answer"].get("maxLength") == limit
 
 
+@pytest.mark.parametrize(
+    ("answer", "max_tokens", "outcome"),
+    [
+        ("a" * 400, None, Outcome.TRUNCATED),
+        ("a" * 399 + " ", None, Outcome.TRUNCATED),
+        ("a" * 398, None, Outcome.OK),
+        ("a" * 500, None, Outcome.OK),  # of a server that took no limits of length
+        ("a" * 400, 2048, Outcome.OK),
+    ],
+)
+def test_an_answer_that_its_schema_cut_is_a_failed_call(answer, max_tokens, outcome):
+    reader = QAReader(MemoryContext(), replies=ReplySettings(ReplyFormat.JSON, max_tokens))
+    lm = json_writer({"answer": answer})
+    with lm, dspy.context(lm=lm):
+        assert reader.ask(MemorySpace("mara"), "Where?").outcome is outcome
+
+
 def test_the_example_of_the_prompt_is_refused_and_counted():
     lm = json_writer("")
     message = JsonReplyAdapter().format(WriteAll, [], dict.fromkeys(WriteAll.input_fields, ""))[0]["content"]
