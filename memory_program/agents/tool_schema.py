@@ -150,6 +150,15 @@ def reply_schema(
     return _object(properties)
 
 
+def replaces_by_cut_text(arguments: Mapping[str, Json]) -> bool:
+    """Tell if a call would replace a memory or the profile by a text that its schema cut at its limit."""
+    action = arguments.get("action")
+    limit = _PROFILE_LIMIT_CHARS if action == "rewrite" else _LIMIT_CHARS
+    values = [one for value in arguments.values() for one in (value if isinstance(value, list) else [value])]
+    is_cut = any(isinstance(value, str) and len(value) == limit for value in values)
+    return is_cut and action not in ("create", "append")
+
+
 def _argument_schema(parameter: inspect.Parameter) -> JsonSchema:
     annotation = parameter.annotation
     if get_origin(annotation) is Literal:

@@ -20,7 +20,7 @@ from memory_program.agents.signatures import (
     WriteAll,
     with_read_tools,
 )
-from memory_program.agents.tool_schema import ToolOffer
+from memory_program.agents.tool_schema import ToolOffer, replaces_by_cut_text
 from memory_program.agents.tools import (
     CORE_TOOLS,
     MEMORY_TOOLS,
@@ -270,7 +270,7 @@ class MemoryWriter(dspy.Module):
             calls = _without_duplicates(reply.tool_calls)
             for call in calls:
                 before = len(tools.operations)
-                new.append(tools.call(call.name, call.args, allowed))
+                new.append(self._run_call(call, tools, allowed))
                 created = [m.memory_id for done in tools.operations[before:] for m in done.created]
                 made = ProposedCall(call.name, call.args, tuple(created), new[-1].is_error)
                 proposal.calls.append(made)
@@ -281,6 +281,14 @@ class MemoryWriter(dspy.Module):
             if not any(result.tool in READ_TOOLS or result.is_error for result in new):
                 break
         return proposal
+
+    def _run_call(
+        self, call: dspy.ToolCalls.ToolCall, tools: MemoryTools, allowed: Sequence[str]
+    ) -> ToolResult:
+        if self.replies.format is ReplyFormat.JSON and replaces_by_cut_text(call.args):
+            message = "the text was cut at its limit of characters: what it would replace is kept"
+            return ToolResult(call.name, message, Refusal.MALFORMED)
+        return tools.call(call.name, call.args, allowed)
 
     def allowed_tools(self, name: str) -> Sequence[str]:
         """Return the names of an agent's tools."""
@@ -317,7 +325,7 @@ class MemoryWriter(dspy.Module):
                 total.failures.append(error.failure)
                 break
             calls = _without_duplicates(reply.tool_calls)
-            results = [tools.call(call.name, call.args, names) for call in calls]
+            results = [self._run_call(call, tools, names) for call in calls]
             repeated = len(reply.tool_calls.tool_calls) - len(calls)
             total.count_reply(results, is_repaired=bool(repaired), duplicates=repeated)
             total.results += results

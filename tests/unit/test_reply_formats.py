@@ -198,6 +198,26 @@ def test_an_answer_that_its_schema_cut_is_a_failed_call(answer, max_tokens, outc
         assert reader.ask(MemorySpace("mara"), "Where?").outcome is outcome
 
 
+@pytest.mark.parametrize(("length", "is_kept"), [(400, True), (399, False)])
+def test_a_text_that_its_schema_cut_replaces_no_memory(length, is_kept):
+    space = MemorySpace("mara")
+    space.bank.create([Draft("Mara wants a dog.", MemoryKind.SEMANTIC)], Provenance("test"))
+    text = "Mara adopted a dog called Pip yesterday. " * 10
+    update = {"action": "update", "text": text[:length].ljust(length, "!"), "memory_id": "m1"}
+    record = remember(json_writer(one_call("manage_memory", **update)), space)
+    assert ("Mara wants a dog." in [memory.text for memory in space.bank.live()]) == is_kept
+    assert ["cut at its limit" in error for error in record.tool_errors] == [True] * is_kept
+
+
+def test_a_new_memory_that_its_schema_cut_is_kept():
+    space = MemorySpace("mara")
+    text = ("Mara adopted a dog called Pip yesterday. " * 10)[:400].ljust(400, "!")
+    record = remember(
+        json_writer(one_call("manage_memory", action="create", text=text, kind="semantic")), space
+    )
+    assert (len(space.bank.live()), record.tool_errors) == (1, ())
+
+
 def test_the_example_of_the_prompt_is_refused_and_counted():
     lm = json_writer("")
     message = JsonReplyAdapter().format(WriteAll, [], dict.fromkeys(WriteAll.input_fields, ""))[0]["content"]
