@@ -30,6 +30,13 @@ def model():
         yield server
 
 
+@pytest.fixture(scope="module")
+def mcp_address(tmp_path_factory, model):
+    url = f"sqlite:///{tmp_path_factory.mktemp('mcp') / 'b.sqlite'}"
+    with served(url, model.url, mcp="http") as (address, _):
+        yield address
+
+
 @asynccontextmanager
 async def connected(address, mode="auto", **headers):
     async with (
@@ -217,6 +224,15 @@ def test_a_blank_text_is_refused_and_not_said_to_be_remembered(tmp_path, model):
             assert refused.is_error
             assert "text is blank" in refused.content[0].text
         assert parts.service.namespaces() == []
+
+
+@pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
+@pytest.mark.parametrize("more", [{}, {"last-event-id": "1"}, {"mcp-session-id": "s"}])
+def test_only_posts_are_taken_since_there_are_no_sessions(mcp_address, method, more):
+    headers = {"accept": "text/event-stream", **more}
+    answer = httpx.request(method, f"{mcp_address}/mcp", headers=headers, timeout=10)
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert answer.headers["content-type"] == "application/problem+json"
 
 
 def test_what_was_just_said_is_found_also_where_many_memories_share_a_word(tmp_path, model):

@@ -443,7 +443,9 @@ def add_problem_handlers(app: FastAPI) -> None:
     async def on_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         code = "TooLarge" if error.status_code == 413 else "Http"
-        return problem(error.status_code, str(error.detail), code)
+        answer = problem(error.status_code, str(error.detail), code)
+        answer.headers.update(error.headers or {})  # of a 405, the methods that are allowed
+        return answer
 
     async def on_bug(_: Request, error: Exception) -> Response:
         return problem(500, f"the server failed ({type(error).__name__})", "Bug")

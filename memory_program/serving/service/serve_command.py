@@ -18,6 +18,7 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.routing import Route
 
 from memory_program import __version__
 from memory_program.agents.model_prompts import load_model_prompts
@@ -162,6 +163,11 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
         inner = mcp.streamable_http_app(
             stateless_http=True, json_response=True, transport_security=no_check, host=doors.host
         )
+        for route in inner.routes:
+            assert isinstance(route, Route)
+            route.methods = {
+                "POST"
+            }  # without sessions a stream (GET) has nothing to tell, and may end in a 500
         app.router.routes.extend(inner.routes)
     app.add_middleware(
         HttpGuard,
