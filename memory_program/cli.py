@@ -125,6 +125,7 @@ def run_optimize(arguments: Sequence[str] | None = None, prog: str = "optimize.p
 def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") -> int:
     """Train models of the program, in the mode that the flags name."""
     from memory_program.core.command_line import parse_flags, parse_mode, run_script
+    from memory_program.core.gpus import is_first_process
     from memory_program.rl.backends.backend_choice import choose_backend
 
     def run() -> None:
@@ -134,7 +135,7 @@ def run_train(arguments: Sequence[str] | None = None, prog: str = "train.py") ->
         choice = choose_backend(arguments) if mode == "train" else None
         config_type = train_mode_config(mode) if choice is None else choice.config_type
         config = parse_flags(config_type, arguments, about=about, prog=f"{prog} --mode {mode}")
-        if choice is not None and choice.reason is not None:
+        if choice is not None and choice.reason is not None and is_first_process():
             print(f"backend: {choice.config_type.backend_name()}, since {choice.reason}", flush=True)
         _load(f"memory_program.{TRAIN_MODES[mode][0]}", extra="train")(config)
 

@@ -58,10 +58,11 @@ class TrainConfig(Settings, init=False):
     """Train, and then evaluate. This is the default mode."""
 
     backend: Literal["auto", "local", "arbor"] = "auto"
-    """Where to train: local is this process, on the CPU or one GPU; arbor is a server with GPUs, with its own
-    flags and defaults (--backend arbor --help). auto takes arbor if a flag names its file or GPUs, and local
-    if --sampler or --sampler-url name a vLLM server. Otherwise it takes arbor if its server answers, or if at
-    least two GPUs are visible. It prints the reason."""
+    """Where to train: local is this process, on the CPU or one GPU, or several that torchrun starts; arbor is
+    a server with GPUs, with its own flags and defaults (--backend arbor --help). auto takes arbor if a flag
+    names its file or GPUs, and local under torchrun, or if --sampler or --sampler-url name a vLLM server.
+    Otherwise it takes arbor if its server answers, or if at least two GPUs are visible. It prints the
+    reason."""
 
     model: str = POCKET_BASE
     """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""

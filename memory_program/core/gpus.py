@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, asked of the driver's own tool: torch is slow to import."""
+"""The NVIDIA GPUs of this machine, and torchrun's processes on them; torch is slow to import."""
 
 import os
 import shutil
@@ -24,3 +24,13 @@ def count_visible_gpus() -> int:
     ids = [part.strip() for part in named.split(",")]
     end = next((place for place, part in enumerate(ids) if part in ("", "-1")), len(ids))
     return min(found, end)  # CUDA ignores what follows an invalid id
+
+
+def count_processes() -> int:
+    """Count the processes that torchrun started for this command; 1 without torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_first_process() -> bool:
+    """Return True in the first of torchrun's processes, and without torchrun."""
+    return os.environ.get("RANK", "0") == "0" or count_processes() == 1

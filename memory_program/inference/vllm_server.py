@@ -39,6 +39,9 @@ _COMPACT_JSON = [
 """Replies that are held to a schema have no free whitespace: a weak model fills its limit with it, or gives
 every call of a loop another layout."""
 
+_TORCHRUN = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}
+"""vLLM would take itself for one of the processes of a training."""
+
 _ERROR = re.compile(r"\b[A-Za-z]+Error: .*")
 _LINE_EVERY_S = 30.0
 _START_TIMEOUT_S = 1800.0
@@ -143,7 +146,7 @@ class VllmServer:
         self._log = Path(path)
         served = [*_model_arguments(name, source), "--host", "127.0.0.1", "--port", str(port)]
         # vLLM warns of variables that it does not know, and would ask for the key of another server
-        own = {_EXECUTABLE, _ARGUMENTS, "VLLM_API_KEY"}
+        own = {_EXECUTABLE, _ARGUMENTS, "VLLM_API_KEY", *_TORCHRUN}
         command = [sys.executable, "-m", __name__, executable, "serve", *served, *_COMPACT_JSON, *arguments]
         inherited = {variable: value for variable, value in os.environ.items() if variable not in own}
         self._process = subprocess.Popen(

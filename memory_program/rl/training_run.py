@@ -16,6 +16,7 @@ from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry, read_log
 from memory_program.core.errors import ConfigError, ModelError
+from memory_program.core.gpus import count_processes
 from memory_program.core.json_files import Json, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.datasets import load_worlds
@@ -34,6 +35,8 @@ from memory_program.rl.trained_program import (
     make_program,
     save_trained_program,
 )
+from memory_program.rl.trainer.policy_step import follow_training
+from memory_program.rl.trainer.processes import join_processes, leave_processes
 from memory_program.rl.training_data import (
     TrainingSplits,
     check_examples,
@@ -60,12 +63,14 @@ from memory_program.worlds.observation_expert import observations_lm
 def train(config: TrainConfig, *, console: Console | None = None) -> Json | None:
     """Train the weights of writer or reader, save the best ones, and compare them with the base model.
 
+    Of several processes (torchrun), all but the first only share the updates.
+
     Args:
         config: the settings.
         console: for progress; standard output by default.
 
     Returns:
-        the content of ``results.json`` in the run's folder; None for a dry run.
+        the content of ``results.json`` in the run's folder; None for a dry run, and in the other processes.
 
     Raises:
         ConfigError: the config does not fit the data or the folder, or its limit in dollars the models.
@@ -76,6 +81,15 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         StoreError: the database fails.
         TrackingError: MLflow fails; everything else is done.
     """
+    if isinstance(config, ArborTrainConfig) and count_processes() > 1:
+        raise ConfigError(
+            "torchrun starts this command once for each GPU, and those of --backend arbor belong to its "
+            "server: start it with 'python', or train with --backend local"
+        )
+    if join_processes():
+        follow_training()
+        leave_processes()
+        return None
     make_reward_rule(config.grpo.rewards)  # refuses an unknown tool before anything is loaded
     progress = _set_up_progress(config, console)
     check_prices(config)
@@ -90,6 +104,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
             grpo = _make_grpo(config, config.parts[0], program, splits, progress)
             for line in format_groups(grpo.dry_run(program, trainset=splits.train)):
                 progress.say(line)
+            leave_processes()
             return None
         publisher = stack.enter_context(TrainingPublisher(config, splits, progress.say))
         path, settings = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
@@ -98,6 +113,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         for part in config.parts:
             _train_part(config, part, program, splits, progress, publisher)
             write_json(path, settings)
+        leave_processes()
         return _evaluate_and_publish(config, program, splits, progress, publisher)
 
 

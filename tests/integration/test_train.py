@@ -13,7 +13,9 @@ from pathlib import Path
 
 import mlflow
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 from locomo.locomo import read_dataset
 from memory_program.agents.program import MemoryProgram
@@ -336,6 +338,36 @@ def test_a_model_keeps_the_arguments_of_its_chat_template_in_float32():
     again = reload_in_float32(lm)
     assert (again.engine.local.settings.dtype, again.engine.chat_template_kwargs) == ("float32", template)
     again.engine.local.close()
+
+
+@pytest.mark.slow  # more processes load torch
+@pytest.mark.parametrize("tuning", ["full", "lora"])
+def test_two_processes_take_the_steps_of_one(half_taught, talks, tmp_path, tuning):
+    def own_flags(out: Path, server: ModelServer) -> list[str]:
+        more = ("--tuning", tuning, "--learning-rate", "1e-3", "--batch-tokens", "60", "--beta", "0.02")
+        return flags(half_taught, talks, server, out, *more, "--num-train-steps", "4", "--no-mlflow")
+
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    with ModelServer() as server:
+        run_training(own_flags(one, server))
+        command = [*launch, str(CHECKOUT / "train.py"), *own_flags(two, server)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
+            while len(read_log(two)) < 4:  # after step 3, so it resumes from step 2
+                assert process.poll() is None, process.stderr.read()
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)  # torchrun ends its processes
+        run = subprocess.run(command, env=environment, text=True, capture_output=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.count("saved: ") == run.stdout.count("backend: local, since torchrun started") == 1
+    logs = [[e for e in read_log(out) if e["kind"] == "step"] for out in (one, two)]
+    assert [entry["step"] for entry in logs[1]] == [1, 2, 3, 4]
+    for name in ("reward", "loss", "kl", "entropy", "grad_norm", "sampler_logprob_gap", "forward_tokens"):
+        alone, shared = ([entry[name] for entry in log] for log in logs)
+        assert shared == pytest.approx(alone, abs=1e-5), name
+    weights = [load_file(out / "model" / "model.safetensors") for out in (one, two)]
+    assert all(torch.allclose(weights[1][name], w, atol=1e-5, rtol=0) for name, w in weights[0].items())
 
 
 @pytest.mark.parametrize(("bf16", "dtype"), [(False, "float32"), (True, "bfloat16")])

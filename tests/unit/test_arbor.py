@@ -386,6 +386,16 @@ def test_a_server_that_answers_is_taken(tmp_path, monkeypatch):
     )  # fmt: skip
 
 
+def test_processes_of_torchrun_train_themselves_and_not_on_a_server(tmp_path, monkeypatch, capsys):
+    with_gpus(tmp_path, monkeypatch, 3)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    choice = choose_backend([])
+    assert (choice.config_type, choice.reason) == (TrainConfig, "torchrun started several processes for it")
+    assert run_train(["--backend", "arbor", "--dataset", "nothing.json"]) == 2
+    assert "start it with 'python', or train with --backend local" in capsys.readouterr().err
+
+
 def test_the_choice_is_printed(tmp_path, monkeypatch, capsys):
     with_gpus(tmp_path, monkeypatch, 0)
     monkeypatch.chdir(tmp_path)

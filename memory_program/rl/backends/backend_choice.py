@@ -10,7 +10,7 @@ from memory_program.configs.arbor_yaml import ARBOR_YAML, ArborConfig, GpuDevice
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.command_line import peek_flag, peek_setting
 from memory_program.core.errors import ConfigError
-from memory_program.core.gpus import count_visible_gpus
+from memory_program.core.gpus import count_processes, count_visible_gpus
 
 _ARBOR_FLAGS = ("arbor-config", "inference-gpus", "training-gpus")
 _PROBE_TIMEOUT_S = 2.0
@@ -44,6 +44,8 @@ def choose_backend(arguments: Sequence[str] | None = None) -> BackendChoice:
     for flag in _ARBOR_FLAGS:
         if peek_flag(flag, arguments) is not None:
             return BackendChoice(ArborTrainConfig, f"--{flag} belongs to it")
+    if count_processes() > 1:
+        return BackendChoice(TrainConfig, "torchrun started several processes for it")
     if peek_setting("sampler", arguments) == "vllm":
         return BackendChoice(TrainConfig, "--sampler vllm belongs to it")
     if peek_flag("sampler-url", arguments) or peek_setting("sampler_url", arguments):

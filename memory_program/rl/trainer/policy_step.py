@@ -2,7 +2,8 @@
 
 One step packs the samples (``packing.py``), computes the clipped objective of their tokens
 (``objective.py``), accumulates gradients and steps the optimiser. The engine shares these weights, so the
-next samples come from the updated policy without a copy.
+next samples come from the updated policy without a copy. Several processes (torchrun) share the passes of a
+policy gradient step (``processes.py``).
 """
 
 import logging
@@ -10,7 +11,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,6 +41,7 @@ from memory_program.rl.trainer.objective import (
     kl_k3,
 )
 from memory_program.rl.trainer.packing import PackedSequence, Sample, pack_samples
+from memory_program.rl.trainer.processes import add_up, add_up_gradients, gather, own_share, receive, send
 from memory_program.rl.trainer.token_scores import TokenScorer
 
 _logger = logging.getLogger(__name__)
@@ -114,7 +116,14 @@ class _PassSums:
     entropy: float = 0.0
     clipped_low: int = 0
     clipped_high: int = 0
+    forward_tokens: int = 0
     grad_norm: float = 0.0
+
+    def add_up_processes(self) -> None:
+        """Add up the sums of all processes."""
+        own = [self.loss, self.kl, self.entropy, self.clipped_low, self.clipped_high, self.forward_tokens]
+        self.loss, self.kl, self.entropy, *counts = add_up(own)
+        self.clipped_low, self.clipped_high, self.forward_tokens = map(int, counts)
 
 
 def complete_settings(
@@ -141,7 +150,10 @@ class LocalTrainer:
         """
         network = engine.model.network
         settings = complete_settings(settings, network, "rl")
+        send(("begin", engine.settings, settings, engine.sampler is not None))
         self.engine = engine
+        self.samples_elsewhere = engine.sampler is not None
+        """True if a server samples, in this process or in the first of several."""
         self.settings = settings
         self.steps = 0
         self._rate = 0.0  # of the last step
@@ -192,8 +204,9 @@ class LocalTrainer:
             ModelError: the gradient is not finite, and the weights are unchanged; or the server that samples
                 does not take the new ones.
         """
+        send(("step", samples))
         objective, temperature = self._objective, self.settings.temperature
-        batches = self._pack(samples)
+        batches = own_share(self._pack(samples))
         lengths = [len(sample.completion) for sample in samples]
         token_weights = objective.sample_token_weights(lengths, [sample.agent for sample in samples])
         weights = torch.tensor(token_weights, device=self._network.device)
@@ -220,7 +233,7 @@ class LocalTrainer:
                     )
                     if batch.old_logprobs is None:  # first iteration: the weights are those that sampled
                         batch.old_logprobs = logprobs.detach()
-                        if self.engine.sampler is not None and batch.sampled_logprobs is not None:
+                        if self.samples_elsewhere and batch.sampled_logprobs is not None:
                             batch.importance_ratios, batch.importance_weights = importance_weights(
                                 batch.old_logprobs, batch.sampled_logprobs
                             )
@@ -237,6 +250,7 @@ class LocalTrainer:
                     loss = objective.loss(terms)
                     loss.backward()
                     with torch.no_grad():
+                        sums.forward_tokens += len(batch.packed.tokens_T)
                         sums.loss += float(loss)
                         sums.entropy += float(entropies.sum())
                         too_low, too_high = objective.find_clipped(terms)
@@ -246,6 +260,8 @@ class LocalTrainer:
                             sums.kl += float(kl_k3(logprobs, batch.reference_logprobs).sum())
                         if batch.sampled_logprobs is not None and batch.logprob_gaps is None:
                             batch.logprob_gaps = (logprobs - batch.sampled_logprobs).abs()
+                sums.add_up_processes()
+                add_up_gradients(self._trained)
                 sums.grad_norm = self._optimizer_step(sums.loss)
                 passes.append(sums)
             # KL and entropy are those of the first pass: k3 is an estimate only for samples of the current
@@ -270,6 +286,7 @@ class LocalTrainer:
                 logprobs, _ = self._score(self._network, batch.packed, 1.0, with_entropy=False)
                 loss = -(logprobs * batch.advantages).sum() / tokens
                 loss.backward()
+                sums.forward_tokens += len(batch.packed.tokens_T)
                 sums.loss += float(loss.detach())
             sums.grad_norm = self._optimizer_step(sums.loss)
             report = self._report([sums], batches, len(samples), tokens, elapsed_s())
@@ -333,9 +350,8 @@ class LocalTrainer:
         seconds: float,
     ) -> StepReport:
         first, last = passes[0], passes[-1]
-        gaps = [batch.logprob_gaps for batch in batches if batch.logprob_gaps is not None]
-        known = [batch.importance_ratios for batch in batches if batch.importance_ratios is not None]
-        ratios = torch.cat(known) if known else None
+        gaps = gather([batch.logprob_gaps for batch in batches])
+        ratios = gather([batch.importance_ratios for batch in batches])
         has_reference = all(batch.reference_logprobs is not None for batch in batches)
         return StepReport(
             loss=last.loss,
@@ -345,10 +361,10 @@ class LocalTrainer:
             clip_high=last.clipped_high / max(1, tokens),
             grad_norm=last.grad_norm,
             learning_rate=self._rate,
-            sampler_logprob_gap=float(torch.cat(gaps).mean()) if gaps else None,
+            sampler_logprob_gap=None if gaps is None else float(gaps.mean()),
             samples=samples,
             tokens=tokens,
-            forward_tokens=len(passes) * sum(len(batch.packed.tokens_T) for batch in batches),
+            forward_tokens=sum(one.forward_tokens for one in passes),
             seconds=seconds,
             peak_memory=torch.cuda.max_memory_allocated() if self._network.device.type == "cuda" else None,
             importance_mean=None if ratios is None else float(ratios.mean()),
@@ -436,6 +452,7 @@ class LocalTrainer:
         Raises:
             ModelError: it belongs to another model or other settings.
         """
+        send(("load", folder))
         state: dict[str, Any] = torch.load(folder / _STATE, map_location="cpu")  # Any: torch's
         self._check([weight.shape for weight in state["weights"]], folder)
         with self.engine.updating(), torch.no_grad():
@@ -483,3 +500,22 @@ class LocalTrainer:
         with self.engine.updating() as network:
             source = self.engine.settings.source
             write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
+
+
+def follow_training() -> None:
+    """Take a share of the updates of the first process, until that ends or its training diverges."""
+    trainer: LocalTrainer | None = None
+    with suppress(DivergenceError):  # the first process has the same error
+        while (message := receive()) is not None:
+            name, *values = message
+            if name == "begin":
+                local, settings, samples_elsewhere = values
+                trainer = None  # before the next model is loaded
+                trainer = LocalTrainer(LocalEngine(local), settings)
+                trainer.samples_elsewhere = samples_elsewhere
+                continue
+            assert trainer is not None, "a training begins first"
+            if name == "step":
+                trainer.policy_gradient_step(*values)
+            else:
+                trainer.load_state(*values)
