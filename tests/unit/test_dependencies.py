@@ -77,6 +77,13 @@ def imported_modules() -> dict[str, str]:
     return {name: path for name, path in found.items() if name not in sys.stdlib_module_names}
 
 
+def test_uv_resolves_the_package_without_the_older_libraries_of_arbors_server():
+    pinned = {line for line in PYPROJECT["dependency-groups"]["arbor-server"] if line.startswith("torch==")}
+    assert pinned.isdisjoint(line for extra in PROJECT["optional-dependencies"].values() for line in extra)
+    kept_apart = [{"group": "arbor-server"}, {"package": PROJECT["name"]}]
+    assert kept_apart in PYPROJECT["tool"]["uv"]["conflicts"]
+
+
 def run_base(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", f"{BLOCK}sys.path.insert(0, {str(CHECKOUT)!r})\n{code}"]
     return subprocess.run(command, capture_output=True, text=True, timeout=250, cwd=folder)
