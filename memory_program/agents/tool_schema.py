@@ -150,7 +150,7 @@ def reply_schema(
     return _object(properties)
 
 
-def replaces_by_cut_text(arguments: Mapping[str, Json]) -> bool:
+def replaces_by_cut_text(arguments: Mapping[str, Any]) -> bool:  # Any: JSON
     """Tell if a call would replace a memory or the profile by a text that its schema cut at its limit."""
     action = arguments.get("action")
     limit = _PROFILE_LIMIT_CHARS if action == "rewrite" else _LIMIT_CHARS
