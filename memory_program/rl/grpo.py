@@ -272,24 +272,32 @@ class _RolloutPhase:
             seed = f"{self._seed}/{step}" + f"/refill-{number}" * bool(number)
             numbers = defaultdict[str, Iterator[int]](count)  # an episode that comes twice is counted on
             run = partial(run_rollout, expert_tokens=self._grpo.expert_tokens, lengths=rewards.lengths)
-            tasks = [
-                partial(run, self._sampler, e, seed, next(numbers[e.episode_id]))
-                for e in chosen
-                for _ in range(size)
-            ]
-            with watch.phase("write"):
-                rollouts = run_parallel(tasks, settings.concurrency)
-            lost = [failure for rollout in rollouts for failure in rollout.call_errors[:1]]
+            with watch.phase("read"):
+                befores = self._grader.score_befores(chosen)
+
+            def write_and_grade(episode: Episode, place: int, written: Callable[[], None]) -> ScoredRollout:
+                with watch.count_calls("write"):
+                    rollout = run(self._sampler, episode, seed, place)
+                written()
+                with watch.count_calls("read"):
+                    return self._grader.grade_one(rollout, befores)
+
+            with watch.overlapping_phases("write", "read") as written:
+                tasks = [
+                    partial(write_and_grade, e, next(numbers[e.episode_id]), written)
+                    for e in chosen
+                    for _ in range(size)
+                ]
+                scored = run_parallel(tasks, settings.concurrency)
+            lost = [failure for one in scored for failure in one.rollout.call_errors[:1]]
             # a refill is often one episode, and its session may be too long
-            if not number and len(lost) == len(rollouts):
+            if not number and len(lost) == len(scored):
                 message = f"every rollout failed; the first failure: {lost[0]}"
                 if DIVERGED in lost[0].message:
                     raise DivergenceError(
                         f"{message}; the same command with a lower --learning-rate goes on from a checkpoint"
                     )
                 raise RunFailedError(message)
-            with watch.phase("read"):
-                scored = self._grader.grade(rollouts)
             # a reply that cannot be read is a result, and would be the same when the step is taken again
             is_read = [all(a.outcome not in UNREADABLE_OUTCOMES for a in one.answers) for one in scored]
             if not number and all(one.score is None for one in scored) and any(is_read):

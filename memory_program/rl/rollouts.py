@@ -173,6 +173,10 @@ def run_rollout(
 # -- grading ---------------------------------------------------------------------------------------
 
 
+BeforeScores = Mapping[tuple[str, ...], float | None]
+"""Scores of the memories before episodes, by the episode and its questions."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScoredRollout:
     """A rollout, the answers from its memory, and their score; None if a call failed."""
@@ -208,41 +212,48 @@ class Grader:
         self._writer = writer if rule.is_per_agent else None
         self._threads = threads
 
+    def score_befores(self, episodes: Sequence[Episode]) -> BeforeScores:
+        """Score the memories before some episodes, where the rule needs them."""
+        if not self._needs_before:
+            return {}
+        by_key = {_episode_key(episode): episode for episode in episodes}
+        asked = [partial(self._answer_and_score, e.before, e.questions) for e in by_key.values()]
+        results = run_parallel(asked, self._threads)
+        return {key: score for key, (_, score) in zip(by_key, results, strict=True)}
+
     def grade(self, rollouts: Sequence[Rollout]) -> list[ScoredRollout]:
-        """Ask the memory of each rollout the questions of its episode.
+        """Grade rollouts in parallel; see ``grade_one``."""
+        befores = self.score_befores([rollout.episode for rollout in rollouts])
+        return run_parallel([partial(self.grade_one, r, befores) for r in rollouts], self._threads)
+
+    def grade_one(self, rollout: Rollout, befores: BeforeScores) -> ScoredRollout:
+        """Ask the memory of a rollout the questions of its episode.
 
         A rollout with a lost call is not asked and has no score. Neither has one for which a call of the
         reader or the judge failed.
+
+        Args:
+            rollout: the rollout.
+            befores: the result of ``score_befores`` for its episode.
         """
-        episodes = {_episode_key(rollout.episode): rollout.episode for rollout in rollouts}
-        before_scores: dict[tuple[str, ...], float | None] = {}
-        if self._needs_before:
-            asked = [partial(self._answer_and_score, e.before, e.questions) for e in episodes.values()]
-            results = run_parallel(asked, self._threads)
-            before_scores = {key: score for key, (_, score) in zip(episodes, results, strict=True)}
-
-        def grade_one(rollout: Rollout) -> ScoredRollout:
-            if rollout.call_errors:
-                return ScoredRollout(rollout, (), None)
-            episode = rollout.episode
-            answers, task = self._answer_and_score(rollout.space, episode.questions)
-            before = before_scores.get(_episode_key(episode), 0.0)
-            counterfactual: dict[MemoryKind | None, float] = {}
-            if self._writer is not None:
-                for agent in (proposal.actor for proposal in rollout.proposals if proposal.operations):
-                    space = counterfactual_space(rollout, agent, self._writer)
-                    score = None if space is None else self._answer_and_score(space, episode.questions)[1]
-                    if score is None:
-                        return ScoredRollout(rollout, answers, None)
-                    counterfactual[kind_for_agent(agent)] = score
-            if task is None or before is None:
-                return ScoredRollout(rollout, answers, None)
-            sizes = (BankSize.from_bank(space.bank) for space in (episode.before, rollout.space))
-            score = RolloutScore(task, before, bank_efficiency(*sizes), counterfactual)
-            return ScoredRollout(rollout, answers, score)
-
-        tasks = [partial(grade_one, rollout) for rollout in rollouts]
-        return run_parallel(tasks, self._threads)
+        if rollout.call_errors:
+            return ScoredRollout(rollout, (), None)
+        episode = rollout.episode
+        answers, task = self._answer_and_score(rollout.space, episode.questions)
+        before = befores.get(_episode_key(episode), 0.0)
+        counterfactual: dict[MemoryKind | None, float] = {}
+        if self._writer is not None:
+            for agent in (proposal.actor for proposal in rollout.proposals if proposal.operations):
+                space = counterfactual_space(rollout, agent, self._writer)
+                score = None if space is None else self._answer_and_score(space, episode.questions)[1]
+                if score is None:
+                    return ScoredRollout(rollout, answers, None)
+                counterfactual[kind_for_agent(agent)] = score
+        if task is None or before is None:
+            return ScoredRollout(rollout, answers, None)
+        sizes = (BankSize.from_bank(space.bank) for space in (episode.before, rollout.space))
+        score = RolloutScore(task, before, bank_efficiency(*sizes), counterfactual)
+        return ScoredRollout(rollout, answers, score)
 
     def score_questions(self, asked: Sequence[tuple[MemorySpace, Question]]) -> list[float | None]:
         """Score one question for each memory; None where the reader or the judge failed."""

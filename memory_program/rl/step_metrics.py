@@ -1,9 +1,10 @@
 """Metrics of a training step, by name."""
 
 import math
+import threading
 import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import fmean, pstdev
@@ -43,6 +44,7 @@ class Stopwatch:
         self._began = time.monotonic()
         self._seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
         self._tokens: dict[str, int] = dict.fromkeys(PHASES, 0)
+        self._lock = threading.Lock()
         self.api_usage = Usage()
         """The calls of models that do not run on this machine."""
 
@@ -50,14 +52,41 @@ class Stopwatch:
     def phase(self, name: str) -> Generator[None]:
         """Add the time and the calls inside the block to a phase."""
         began = time.monotonic()
-        with track_usage() as meter:
+        with self.count_calls(name):
             try:
                 yield
             finally:
                 self._seconds[name] += time.monotonic() - began
-                self._tokens[name] += meter.usage.input_tokens + meter.usage.output_tokens
-                paid = (call.usage for call in meter.calls if not runs_here(call.model))
-                self.api_usage = sum(paid, self.api_usage)
+
+    @contextmanager
+    def count_calls(self, name: str) -> Generator[None]:
+        """Add the calls inside the block to a phase, and no time."""
+        with track_usage() as meter:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._tokens[name] += meter.usage.input_tokens + meter.usage.output_tokens
+                    paid = (call.usage for call in meter.calls if not runs_here(call.model))
+                    self.api_usage = sum(paid, self.api_usage)
+
+    @contextmanager
+    def overlapping_phases(self, first: str, second: str) -> Generator[Callable[[], None]]:
+        """Share the time inside the block between two phases that overlap.
+
+        Yields a function to call whenever a part of the first phase ends: the last call ends that phase.
+        """
+        began = ended = time.monotonic()
+
+        def end_part() -> None:
+            nonlocal ended
+            ended = time.monotonic()
+
+        try:
+            yield end_part
+        finally:
+            self._seconds[first] += ended - began
+            self._seconds[second] += time.monotonic() - ended
 
     @property
     def total_s(self) -> float:

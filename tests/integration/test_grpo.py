@@ -4,6 +4,7 @@ import itertools
 import json
 import resource
 import shutil
+import threading
 from pathlib import Path
 
 import dspy
@@ -20,6 +21,7 @@ from memory_program.inference.engine import LocalSettings
 from memory_program.models.local_model import LocalModel
 from memory_program.rl.grpo import MemoryGRPO
 from memory_program.rl.rewards import build_answer_metric
+from memory_program.rl.rollouts import run_rollout
 from memory_program.rl.validation import ValidationResult
 from tests.training_samples import RuledReader, student, talk
 
@@ -152,6 +154,25 @@ def test_a_finished_training_is_not_saved_again(folder, trained):
     written = state.stat().st_mtime_ns
     grpo(out).compile(student(folder), trainset=TRAIN, valset=VAL)
     assert state.stat().st_mtime_ns == written
+
+
+def test_a_rollout_is_read_while_others_are_written(folder, tmp_path, monkeypatch):
+    first_is_read, written = threading.Event(), itertools.count()
+
+    def write(*given, **named):
+        if next(written) == 7:  # the last rollout of the step waits for the first answer
+            assert first_is_read.wait(60), "nothing was read before all was written"
+        return run_rollout(*given, **named)
+
+    def metric(question, answer):
+        first_is_read.set()
+        return build_answer_metric("f1")(question, answer)
+
+    monkeypatch.setattr("memory_program.rl.grpo.run_rollout", write)
+    training = grpo(tmp_path, num_train_steps=1)
+    training.metric = metric
+    (groups,) = training.dry_run(student(folder), trainset=TRAIN)
+    assert all(len(rewards) == 8 for rewards in groups.rewards.values())
 
 
 def test_settings_of_memory_speed_and_length_may_change_on_resume(folder, tmp_path):

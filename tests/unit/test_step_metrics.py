@@ -98,6 +98,18 @@ def test_the_longest_shared_run_is_counted_in_words(memory, said, words):
     assert longest_shared_run(memory.split(), said.split()) == words
 
 
+def test_overlapping_phases_share_the_time_of_their_block(monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr("memory_program.rl.step_metrics.time.monotonic", lambda: now[0])
+    watch = Stopwatch()
+    with watch.overlapping_phases("write", "read") as written:
+        for now[0] in (1.0, 3.0):
+            written()
+        now[0] = 4.0
+    metrics = watch.metrics()
+    assert (metrics["seconds/write"], metrics["seconds/read"], metrics["overhead"]) == (3.0, 1.0, 0.0)
+
+
 def test_calls_are_counted_by_phase_and_those_of_apis_by_cost():
     watch = Stopwatch()
     with watch.phase("write"):
