@@ -444,7 +444,8 @@ def test_requests_of_a_token_are_limited_and_open_sessions_are(tmp_path, model):
         assert (full.status_code, full.json()["code"]) == (429, "BufferFull")
         assert tell("cy", end=True).status_code == 202  # it stays open for no time
         fast = tell("ana")
-        assert (fast.status_code, fast.json()["code"], fast.headers["retry-after"]) == (429, "Rate", "2")
+        assert (fast.status_code, fast.json()["code"]) == (429, "Rate")
+        assert fast.headers["retry-after"] in ("1", "2")  # a token comes back every two seconds
         assert fast.headers["content-type"] == "application/problem+json"
         assert client.get(f"{API}/namespaces", headers=other).status_code == 200
         assert client.get("/health").status_code == 200
