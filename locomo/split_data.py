@@ -18,13 +18,13 @@ class SplitConfig:
     """Split LoCoMo by conversation into train.json, val.json, test.json and splits.json."""
 
     data: Path | None = None
-    """A copy of locomo10.json; downloaded if not named."""
+    """A copy of locomo10.json; by default, it is downloaded."""
 
     out: Path = Path("splits")
     """The folder of the splits."""
 
     verify: bool = False
-    """Prove that the splits in the folder are disjoint, complete and true to the data. They are not
+    """Check that the splits in the folder are disjoint, complete and true to the data. They are not
     rewritten; a folder without splits gets them first."""
 
     allow_modified: bool = False

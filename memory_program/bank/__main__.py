@@ -31,7 +31,7 @@ Db = Annotated[
     str, arg(help="Database of the banks: an SQLAlchemy URL, such as sqlite:///runs/evaluate/banks.sqlite.")
 ]
 Namespace = Annotated[str, arg(help="Name of the bank.")]
-AsOf = Annotated[date | None, arg(help="Use the memories that held on this day (YYYY-MM-DD).")]
+AsOf = Annotated[date | None, arg(help="Use the memories that were true on this day (YYYY-MM-DD).")]
 
 
 def show(
@@ -42,7 +42,8 @@ def show(
 ) -> None:
     """List the banks of a database, or the live memories of one bank.
 
-    --version gives what was known at a point of the log, --as-of what held on a day by what is known now.
+    With --version it is the bank after that many operations. With --as-of it is what was true on a day, as
+    far as the bank now knows.
     """
     if version is not None and as_of is not None:
         raise ConfigError(f"version={version} and as_of={as_of} are two times: give one of them")
@@ -72,7 +73,7 @@ def search(
     top_k: Annotated[int, arg(help="Maximum number of memories to show.")] = 10,
     as_of: AsOf = None,
 ) -> None:
-    """Search the live memories of a bank by their words, best first."""
+    """Search the live memories of a bank by BM25, best first."""
     for hit in MemoryIndex().search(_load_bank(db, namespace, as_of), query, top_k):
         _print_line(f"{hit.score:6.2f}  {_format_memory(hit.memory)}")
 
@@ -80,9 +81,9 @@ def search(
 def history(
     db: Db,
     namespace: Namespace,
-    memory: Annotated[str, arg(help="Id of the memory, for example m12; it may be superseded.")],
+    memory: Annotated[str, arg(help="Id of the memory, for example m12. It need not be live.")],
 ) -> None:
-    """Show the operations that led to a memory, those that followed from it, and when each memory held."""
+    """Show the operations before and after a memory, and from when to when each version was true."""
     space = _load_space(db, namespace)
     validity = space.valid_times().memories
     for operation in space.bank.history(memory):
@@ -100,7 +101,7 @@ def diff(
     db: Db,
     namespace: Namespace,
     older: Annotated[int, arg(help="The earlier version; 0 is the empty bank.")],
-    newer: Annotated[int | None, arg(help="The later version; the current one by default.")] = None,
+    newer: Annotated[int | None, arg(help="The later version; by default, the current one.")] = None,
 ) -> None:
     """Compare the live memories of two versions of a bank."""
     changes = _load_bank(db, namespace).diff(older, newer)
@@ -112,9 +113,11 @@ def diff(
 def undo(
     db: Db,
     namespace: Namespace,
-    count: Annotated[int | None, arg(help="Number of operations to undo, if not those of a change.")] = None,
+    count: Annotated[
+        int | None, arg(help="Number of operations to undo, in place of the last change.")
+    ] = None,
 ) -> None:
-    """Undo the last change of a bank: all that one session, import or request wrote.
+    """Undo the last change of a bank: everything that one session, import or request wrote.
 
     A session with any undone operation counts as not ingested. Undone operations stay in the database,
     marked as retracted.
@@ -157,8 +160,8 @@ def export_file(
 ) -> None:
     """Export a bank to a file.
 
-    A .json file has all that was written: operations, history and sessions. A .md file has the live
-    memories, to read and to edit: import applies the edits. Neither has turns that still wait for a server.
+    A .json file has everything: operations, history and sessions. A .md file has the live memories, to read
+    and to edit; import applies the edits. Neither has turns that wait to be written by a server.
     """
     check_output_file(out, "out")
     if out.suffix.lower() not in (".json", ".md"):
@@ -190,16 +193,16 @@ def export_file(
 
 def import_file(
     db: Db,
-    file: Annotated[Path, arg(help="The file to import; its content tells the format.")],
+    file: Annotated[Path, arg(help="The file to import. Its format is recognised by its content.")],
     namespace: Annotated[str | None, arg(help="Name of the bank; by default, that in the file.")] = None,
 ) -> None:
     """Import a file into a database, which is created if it does not exist.
 
-    .json of export: a new bank, with its history and sessions. .md of export: the edits since the export
-    become operations; unchanged lines change nothing, and a file with a line that cannot be read is refused.
-    Memories of mem0 (get_all), Zep (edges) and Letta (passages, blocks of an agent file) are added to a bank.
-    Conversations of ChatGPT and Claude (conversations.json), of Zep (messages of a thread) and of Letta
-    (agent file) wait in the database until memory-program serve writes them. Nothing is imported twice.
+    An exported .json file becomes a new bank, with its history and sessions. The edits of an exported .md
+    file become operations; the file is refused if a line cannot be parsed. Memories of mem0 (get_all),
+    Zep (edges) and Letta (passages, blocks of an agent file) are added to a bank. Conversations of
+    ChatGPT and Claude (conversations.json), of Zep (messages of a thread) and of Letta (agent file) wait
+    in the database until memory-program serve writes memories from them. Nothing is imported twice.
     """
     if file.suffix.lower() == ".md":
         try:

@@ -56,10 +56,10 @@ class ArborBatchSettings(SettingsGroup):
     """The batches of an Arbor server."""
 
     per_device_train_batch_size: int = Field(default=2, ge=1)
-    """Samples of one pass on each training GPU."""
+    """Samples per forward and backward pass on each training GPU."""
 
     max_prompt_tokens: int = Field(default=4096, ge=1)
-    """Maximum tokens of a prompt; with --max-completion-tokens the limit of a sequence."""
+    """Maximum tokens of a prompt. With --max-completion-tokens it gives the maximum length of a sequence."""
 
 
 class ArborJobSettings(ReinforceSettings, init=False):
@@ -202,20 +202,20 @@ class ArborJobSettings(ReinforceSettings, init=False):
 
 
 class ArborTrainConfig(TrainConfig, init=False):
-    """Train the weights of the memory program's writer on an Arbor server.
+    """Train the weights of the writer, the reader or both on an Arbor server.
 
-    The loop is that of --backend local; sampling and training run on the server's GPUs. Settings that Arbor
+    The loop is that of --backend local. Sampling and training run on the server's GPUs. Settings that Arbor
     does not support are refused, with the reason.
     """
 
     arbor_config: Path = ARBOR_YAML
-    """The server's file: host, port, storage and GPUs. It is written with its defaults if it is missing."""
+    """File of the server: host, port, storage and GPUs. If it is missing, it is written with its defaults."""
 
     inference_gpus: str | None = None
-    """Comma-separated ids of the GPUs that sample, of those that arbor.yaml names. Default: all of them."""
+    """Comma-separated ids of the GPUs that sample, from those in arbor.yaml. Default: all of them."""
 
     training_gpus: str | None = None
-    """Comma-separated ids of the GPUs that train, of those that arbor.yaml names. Default: all of them."""
+    """Comma-separated ids of the GPUs that train, from those in arbor.yaml. Default: all of them."""
 
     model: str = "local:Qwen/Qwen2.5-1.5B-Instruct"
     """Model to train: a Hugging Face id, or "local:" and a folder that the server has at the same path."""
@@ -224,7 +224,7 @@ class ArborTrainConfig(TrainConfig, init=False):
     trainer: ReinforceSettings = _ARBOR_TRAINER
     batches: ArborBatchSettings = ArborBatchSettings()
 
-    _thoughts_advice: ClassVar[str] = "choose one that does not think, such as an Instruct model"
+    _thoughts_advice: ClassVar[str] = "choose one that does not reason, such as an Instruct model"
 
     @classmethod
     def backend_name(cls) -> Literal["local", "arbor"]:

@@ -22,7 +22,9 @@ class Role(StrEnum):
         return f"{self.value.upper()}_API_KEY"
 
 
-_TEMPLATE = "Address of the server of the model that {}, if not --api-base. Its key may be in {}."
+_TEMPLATE = (
+    "Base URL of the server of the model that {}. API key: {}, or that of the provider. Default: --api-base."
+)
 
 
 def _describe(role: Role, task: str) -> str:

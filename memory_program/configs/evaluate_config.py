@@ -91,24 +91,25 @@ class Mode(StrEnum):
 class EvaluateConfig(Settings, init=False):
     """Build memories from conversations, answer questions from them, and score the answers.
 
-    A run can be stopped at any time: the same command continues it, and repeats no finished work. API keys
-    come from the environment only.
+    You can stop a run at any time. The same command resumes it, and repeats no finished work. API keys come
+    from the environment only.
     """
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN ...]")] = ()
-    """With --mode report: folders of runs to report. Each is scored with the settings in its config.json.
-    Several share one page, and are compared where their data are the same."""
+    """With --mode report: folders of runs to report. Each run is scored with the settings in its config.json.
+    Several runs share one page, and are compared where their data are the same."""
 
     mode: Mode = Mode.FULL
-    """Stage to run; full runs all. judge and report use recorded answers, so they need no --model; report
-    needs no model at all. calibrate tests the judge on answers with known verdicts, in a folder beside
-    the run; every judged score there then cites the judge's error rates."""
+    """Stage to run: build (memories), answer, judge, report, or full (all of them). judge and report work on
+    recorded answers: report calls no model, and judge only the judge. calibrate tests the judge on answers
+    with known verdicts, in the folder "calibration" beside the run. Scores by this judge then cite its error
+    rates."""
 
     source: DataSettings = DataSettings()
 
     split: SplitName = "all"
-    """Conversations to use: all, or one reference split (LoCoMo: train, val, test; LongMemEval: MemBuilder's
-    sft, rl, test). Report what was tuned on train by its score on test."""
+    """Split to use: all conversations, or one of the dataset's splits (LoCoMo: train, val, test; LongMemEval:
+    MemBuilder's sft, rl, test). If you tuned on train, report the score on test."""
 
     conversations: Conversations
 
@@ -119,42 +120,42 @@ class EvaluateConfig(Settings, init=False):
     num_test: NumTest
 
     systems: str = "memory,rag,full-context,no-memory"
-    """Comma-separated systems to evaluate: memory, rag, full-context, no-memory, observations (LoCoMo's
-    own notes), extractive (which needs no model); with --program also "optimized"."""
+    """Comma-separated systems to evaluate: memory (this program), rag, full-context, no-memory, observations
+    (LoCoMo's own notes), extractive (no model), and optimized (the program of --program, which adds it)."""
 
     system: SystemSettings = SystemSettings()
 
     answerability_check: bool = False
-    """Abstain without a call where a small linear model finds that the question probably has no answer: the
-    turns that fit it best are not by the speaker that it names. It was fitted on LoCoMo's training split.
-    Small readers rarely abstain by themselves. extractive and no-memory do without the check."""
+    """Abstain, without calling the reader, if a question probably has no answer. A small linear model
+    decides: it looks for questions that name one speaker while the best-matching turns are by another. It was
+    fitted on LoCoMo's training split. Small readers rarely abstain by themselves. It does not apply to
+    extractive and no-memory."""
 
     search: SearchSettings = SearchSettings()
 
     model: str | None = None
-    """Model of writer, reader and judge, by LiteLLM's name, for example openai/gpt-4.1-mini. Without it
-    pocket, the embedded model, writes and reads generated conversations (sample, world), and nothing is
-    judged. Other datasets need a model."""
+    """Model of writer, reader and judge: a LiteLLM name such as openai/gpt-4.1-mini, "local:" and a folder,
+    GGUF file or Hugging Face id, or "vllm:" and a folder or id. Default: pocket, the embedded model, for
+    generated conversations (sample, world), without a judge. Other datasets need a model."""
 
     writer_model: str | None = None
-    """Model that writes memories, if not --model. "observations" is none: LoCoMo's own notes are
-    the memories, which needs --writer-mode generalist. With --mode answer it may be left out: the banks say
-    which model wrote them."""
+    """Model that writes memories. "observations" is no model: LoCoMo's own notes are the memories, which
+    needs --writer-mode generalist. --mode answer takes the writer from the banks. Default: --model."""
 
     reader_model: str | None = None
-    """Model that answers, if not --model."""
+    """Model that answers. Default: --model."""
 
     judge_model: str | None = None
-    """Model that judges answers, if not --model. Without either, or with "none", nothing is judged."""
+    """Model that judges answers; "none" switches the judge off. Default: --model, unless it is pocket."""
 
     rubrics: str = "lenient,strict"
-    """Comma-separated rubrics of the judge. lenient follows the published ones, strict accepts no vague
-    answer; both fit the benchmark and the type of question. Both take twice the calls, and their agreement
-    is reported. BEAM and LoCoMo-Plus have rubrics of their own, with a call for each nugget."""
+    """Comma-separated rubrics of the judge. lenient follows the published rubrics; strict accepts no vague
+    answer. Both fit the benchmark and the type of question. With both, there are twice as many calls, and
+    their agreement is reported. BEAM and LoCoMo-Plus have rubrics of their own, with one call per nugget."""
 
     judge_program: Path | None = None
-    """Saved judge (JSON from optimize.py --target judge) whose prompts replace those of its rubric. Other
-    prompts make other records, and every signature names them."""
+    """Saved judge (JSON from optimize.py --target judge). Its prompts replace those of its rubric. Its
+    verdicts are recorded apart, and every signature names it."""
 
     api_base: ServerAddress
 
@@ -167,59 +168,61 @@ class EvaluateConfig(Settings, init=False):
     temperature: Temperature
 
     writer_temperature: float | None = Field(default=None, ge=0, le=2)
-    """Sampling temperature of the writer, if not that of the reader. At 0, a small model may write the
-    same memory again and again until it is stopped; sampling can avoid that."""
+    """Sampling temperature of the writer. At 0, a small model may repeat the same memory until it is stopped;
+    sampling can avoid that. Default: --temperature."""
 
     program: Path | None = None
-    """Saved program (JSON from optimize.py or train.py) to evaluate as the system "optimized", beside
-    "memory" with the prompts of this version. Trained weights in the same folder write for it, and those
-    in its folder "reader" answer; --writer-model and --reader-model are for the others."""
+    """Saved program (JSON from optimize.py or train.py). It is evaluated as the system "optimized", beside
+    "memory", which has the built-in prompts. Trained weights in the folder of the file are its writer, and
+    those in the subfolder "reader" its reader, in place of --writer-model and --reader-model."""
 
     build: BuildOrder = "sequential"
-    """Order of writing sessions: one after the other, or in two phases (propose all at once, then settle in
-    order). Two phases are as good, and much faster if conversations are long and few, for up to twice the
-    calls."""
+    """Order in which sessions are written. sequential: one after the other. two-phase: all sessions of a
+    conversation are proposed at once, and conflicts are then settled in order. two-phase gives memories as
+    good, much faster for few and long conversations, with up to twice as many calls."""
 
     concurrency: Concurrency
 
     batch: bool = False
-    """Send the calls through the batch API of openai/ or anthropic/: half the price, and up to 24 hours for
-    each stage. Memories need --build two-phase. A killed run waits for the batches that it has submitted."""
+    """Use the batch API of openai/ or anthropic/ models: half the price, and up to 24 hours per stage.
+    Writing memories then needs --build two-phase. After a kill, the same command waits for the batches that
+    were submitted."""
 
     executor: Literal["threads", "ray"] = "threads"
-    """Where sessions are written and questions answered: on threads of this process, or, with API models, as
-    tasks of a Ray cluster (pip install 'memory-program[ray]') that read the banks from the database."""
+    """Where sessions are written and questions answered. threads: in this process. ray: as tasks of a Ray
+    cluster (pip install 'memory-program[ray]') that read the banks from the database; for API models only."""
 
     ray_address: str = "local"
-    """With --executor ray: "local" starts a cluster of --concurrency processes on this machine; host:port
-    names a running one, as "ray start --head" prints it. Several machines need PostgreSQL in --db-url."""
+    """With --executor ray: "local" starts a cluster of --concurrency processes on this machine. host:port
+    names a running cluster, as "ray start --head" prints it. Several machines need PostgreSQL in --db-url."""
 
     output_dir: Path = Path("runs/evaluate")
-    """Folder of the run: records, banks, results, plots, report. The same folder continues the same run."""
+    """Folder of the run: records, banks, results, plots, report. The same command in the same folder resumes
+    the run."""
 
     report_file: OutputFile | None = None
-    """File for the report, one HTML page that needs no other file and no network. Without it, report.html
-    in the folder of the run; for several runs, beside the folder of the first."""
+    """File of the report, one HTML page that needs no other file and no network. Default: report.html in the
+    folder of the run; for several runs, beside the folder of the first one."""
 
     db_url: DatabaseUrl | None = None
-    """Database of the banks, as an SQLAlchemy URL without a password (set PGPASSWORD or ~/.pgpass). Without
-    it, SQLite in the folder of the run."""
+    """Database of the banks: an SQLAlchemy URL without a password, which belongs in PGPASSWORD or ~/.pgpass.
+    Default: SQLite in the folder of the run."""
 
     seed: Seed
 
     max_cost: MaxCost
 
     max_errors: int | None = Field(default=None, ge=0)
-    """Stop, and keep the results, when more calls than this have failed. Without it a run stops when its
-    first 20 items all failed, or when most replies of its first 3 sessions or 10 answers were cut or
-    unreadable."""
+    """Stop, and keep the results, after more failed calls than this. Without it, a run stops if its first 20
+    items all failed, or if most replies of its first 3 sessions or 10 answers were truncated or could not be
+    parsed."""
 
     retry_errors: RetryErrors
 
     tracking: TrackingSettings = TrackingSettings()
 
     traces: bool = False
-    """Record every call of every module as a trace in MLflow. Slow, and large."""
+    """Record every call of every module as an MLflow trace. Slow, and large."""
 
     @field_validator("systems")
     @classmethod
@@ -272,8 +275,8 @@ class EvaluateConfig(Settings, init=False):
             )
         if self.writer_temperature is not None and not any(n.has_model_writer for n in self.system_names):
             raise ConfigError(
-                f"writer_temperature={self.writer_temperature:g} is for systems whose memories a model "
-                f"writes, and systems={self.systems!r} has none: leave it out, or use --temperature"
+                f"writer_temperature={self.writer_temperature:g} only applies to systems whose memories a "
+                f"model writes (got systems={self.systems!r}): leave it out, or use --temperature"
             )
         return self
 
@@ -290,8 +293,9 @@ class EvaluateConfig(Settings, init=False):
         for model in called:
             if model is not None and runs_here(model):
                 raise ConfigError(
-                    f"model {model!r} runs on this machine, and executor='ray' in others, all of which would "
-                    "load it: leave --executor out, or serve it and name it openai/NAME, with --api-base"
+                    f"model {model!r} runs in the process that calls it, and every process of executor='ray' "
+                    "would load a copy: leave --executor out, or serve the model and name it openai/NAME, "
+                    "with --api-base"
                 )
         if self.search.retrieval != "bm25":
             raise ConfigError(
@@ -352,8 +356,8 @@ class EvaluateConfig(Settings, init=False):
                     )
         if self.source.dataset == DatasetName.PERSONAMEM and self.judge_model not in (None, NO_JUDGE):
             raise ConfigError(
-                f"judge_model={self.judge_model!r}: --dataset personamem is multiple choice, and no judge is "
-                "asked: leave --judge-model out"
+                f"judge_model={self.judge_model!r} has nothing to judge, since --dataset personamem is "
+                "multiple choice: leave --judge-model out"
             )
         if self.judge is None and self.mode in (Mode.JUDGE, Mode.CALIBRATE):
             if self.source.dataset == DatasetName.PERSONAMEM:
@@ -368,20 +372,20 @@ class EvaluateConfig(Settings, init=False):
         if self.source.dataset in uncalibrated and self.mode is Mode.CALIBRATE:
             raise ConfigError(
                 f"mode={self.mode.value!r} has no answers with known verdicts for --dataset "
-                f"{self.source.dataset}: try the judge on --dataset longmemeval"
+                f"{self.source.dataset}: calibrate the judge on --dataset longmemeval"
             )
         if (
             self.source.dataset in NUGGET_DATASETS
             and self.rubrics != type(self).model_fields["rubrics"].default
         ):
             raise ConfigError(
-                f"rubrics={self.rubrics!r}: --dataset {self.source.dataset} has a rubric for each "
-                "question: leave it out"
+                f"rubrics={self.rubrics!r} does not apply to --dataset {self.source.dataset}, which has a "
+                "rubric for each question: leave --rubrics out"
             )
         if self.judge_program is not None and self.source.dataset in EVALUATION_ONLY:
             raise ConfigError(
-                f"judge_program={str(self.judge_program)!r}: no judge is optimised for --dataset "
-                f"{self.source.dataset}: leave it out"
+                f"judge_program={str(self.judge_program)!r} has no prompts for --dataset "
+                f"{self.source.dataset}, on which no judge can be optimised: leave --judge-program out"
             )
         if self.judge is None and self.mode is Mode.FULL and self.judge_program is not None:
             raise ConfigError(

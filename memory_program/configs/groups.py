@@ -19,30 +19,42 @@ from memory_program.models.reply_settings import ReplyFormat, ReplySettings
 
 WriterMode = Literal["specialists", "generalist"]
 
-_API_BASE = "Address of your own OpenAI-compatible server, for every API model without one of its own."
+_API_BASE = (
+    "Base URL of your own OpenAI-compatible server, for example http://127.0.0.1:8000/v1. It is used for "
+    "every API model without a base URL of its own."
+)
 _CONVERSATIONS = (
-    "Comma-separated ids of conversations to use. In LongMemEval they are question ids, in PerLTQA names."
+    "Comma-separated ids of the conversations to use; in LongMemEval question ids, in PerLTQA names. "
+    "Default: all."
 )
 _CONCURRENCY = (
-    "Parallel work, and the limit of model calls in flight. 8 stays under most rate limits of new accounts."
+    "Maximum number of model calls in flight, and of tasks in parallel. 8 stays under most rate limits of "
+    "new accounts."
 )
 _MAX_COST = (
-    "Maximum US dollars of the run, retries and earlier attempts included. It then stops with its results."
+    "Budget in US dollars, retries and earlier attempts included. Above it, the run stops and keeps its "
+    "results. It needs models with a known price."
 )
 _NUM_TEST = "Ask only the first N questions. For a quick look, not for a score."
-_NUM_TRAIN = "Least number of training examples (sessions with questions). A file may have fewer."
-_PROGRAM = (
-    "Saved program (JSON from optimize.py or train.py) whose prompts and demos replace those of this version."
+_NUM_TRAIN = (
+    "Minimum number of training examples (sessions with questions). Whole conversations are taken until it "
+    "is reached. A file may have fewer."
 )
-_PUSH = 'Push the result to this Hugging Face repository, "owner/model". A new one is private.'
-_SEED = "Random seed of generated conversations, samples and statistics. API models are not seeded."
+_PROGRAM = (
+    "Saved program (JSON from optimize.py or train.py). Its prompts and demos replace the built-in ones."
+)
+_PUSH = 'Push the result to this Hugging Face repository, "owner/model". A new repository is private.'
+_SEED = "Random seed for generated conversations, sampling and statistics. API models get no seed."
 _SESSIONS = "Use only the first N sessions of each conversation, and the questions that they can answer."
 _SUBSET_FILE = (
-    "File of conversation ids to use (in evaluate.py also of question ids): one per line, a JSON list, or a "
-    "JSON object with a list under sample_ids or character_ids, as MemBuilder has them."
+    "File with the ids of the conversations to use (in evaluate.py also of questions): one id per line, a "
+    "JSON list, or a JSON object with a list under sample_ids or character_ids (MemBuilder's format)."
 )
-_RETRY_ERRORS = "Repeat what an evaluation recorded as failed. Otherwise it is counted beside the score."
-_TEMPERATURE = "Sampling temperature of writer and reader, from 0 to 2. The judge always has 0."
+_RETRY_ERRORS = (
+    "Retry what an earlier evaluation recorded as failed. Without it, failures stay, and are counted beside "
+    "the score."
+)
+_TEMPERATURE = "Sampling temperature of writer and reader, from 0 to 2. A judge always uses 0."
 
 # settings that several commands have, each with its one default
 Concurrency = Annotated[int, Field(default=8, ge=1, le=1024, description=_CONCURRENCY)]
@@ -128,7 +140,7 @@ NUGGET_DATASETS = (DatasetName.BEAM, DatasetName.LOCOMO_PLUS)
 
 
 class DataSettings(SettingsGroup):
-    """The conversations to work on."""
+    """The dataset: conversations and questions."""
 
     only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {
         "data": ("dataset", ("locomo", "longmemeval", "perltqa", *EVALUATION_ONLY)),
@@ -138,25 +150,25 @@ class DataSettings(SettingsGroup):
     }
 
     dataset: str = DatasetName.SAMPLE.value
-    """"sample" (a few generated conversations that come with the program), "world" (any number, generated
-    from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple choice),
-    "beam" and "locomo-plus" (both only with --data), "memoryagentbench", or the path of a JSON file in
+    """Dataset: "sample" (a few generated conversations, shipped with the program), "world" (more of them,
+    generated from --seed), "locomo", "longmemeval" (its S variant), "perltqa", "personamem" (32k; multiple
+    choice), "memoryagentbench", "beam" and "locomo-plus" (both need --data), or the path of a JSON file in
     LoCoMo's schema."""
 
     data: Path | None = None
-    """Path of the official file: locomo10.json, a LongMemEval file (S, M or oracle), PerLTQA's folder
-    en_v2, PersonaMem's questions_SIZE.csv, BEAM's folder chats/SIZE, a file of rows (.parquet, .jsonl) of
-    BEAM or MemoryAgentBench, or locomo_plus.json. Without it the files are downloaded once, into a cache;
-    those of BEAM and LoCoMo-Plus are not."""
+    """Path of the dataset's official files: locomo10.json; a LongMemEval file (S, M or oracle); PerLTQA's
+    folder en_v2; PersonaMem's questions_SIZE.csv; BEAM's folder chats/SIZE; a file of rows (.parquet, .jsonl)
+    of BEAM or MemoryAgentBench; locomo_plus.json. Default: they are downloaded once, into a cache. BEAM and
+    LoCoMo-Plus are not downloaded."""
 
     audited: Path | None = None
-    """With --dataset locomo: the errors.json of the audit dial481/locomo-audit, or its folder audit, that you
-    downloaded. Questions with a wrong gold answer are left out, wrong evidence is corrected, and every
+    """With --dataset locomo: the errors.json of the audit dial481/locomo-audit, or its folder audit. Download
+    it first. Questions with a wrong gold answer are left out, and wrong evidence is corrected. Every
     signature says so."""
 
     num_worlds: int = Field(default=20, ge=1)
-    """Number of conversations that --dataset world generates. Their names, places and things are not in the
-    embedded model's training data."""
+    """Number of conversations that --dataset world generates. Their names, places and things do not occur in
+    the training data of pocket, the embedded model."""
 
     allow_modified: bool = False
     """Accept a LoCoMo file that differs from the official one. Every signature then says so."""
@@ -211,9 +223,9 @@ class TrainingPart(SettingsGroup, init=False):
     """The part of the training split to use."""
 
     split: Literal["train", "sft", "rl"] = "train"
-    """train: the whole training split. sft and rl: its halves, which share no conversation: record
-    trajectories on sft, and train by reward on rl. LongMemEval has MemBuilder's own; the conversations that
-    are generated for sft are others; the rest is split by order. The test split is never trained on."""
+    """Part of the training split. train: all of it. sft and rl: two halves that share no conversation. Record
+    trajectories on sft, and train by reward on rl. LongMemEval has MemBuilder's splits. For the sample, sft
+    and rl are generated separately. Other datasets are split by order. The test split is never trained on."""
 
     conversations: Conversations
 
@@ -223,42 +235,43 @@ class TrainingPart(SettingsGroup, init=False):
 
 
 class RetrievalSettings(SettingsGroup):
-    """The memories that the reader is shown."""
+    """Retrieval: the memories that the reader is shown."""
 
     top_k: int = Field(default=10, ge=1, le=50)
-    """Maximum memories shown to the reader, from 1 to 50. Verbatim turns, and each extra search, may add as
-    many. 10 is MemBuilder's number. Rankings are always recorded up to 50."""
+    """Maximum number of memories shown to the reader, from 1 to 50. Verbatim turns, and each extra search,
+    may add as many. MemBuilder uses 10. Rankings are always recorded up to 50."""
 
     reader_budget: int = Field(default=2000, ge=1)
     """Maximum tokens of context shown to the reader. Published memory systems use about 2,000 per
     question."""
 
     min_relative_score: float = Field(default=0.4, ge=0, le=1)
-    """Drop retrieved memories that score below this share of the top score; 0 keeps all. The default 0.4
-    lowers recall@10 by 0.001 on LoCoMo and removes most distractors. It has little effect on rank-fused
-    results."""
+    """Drop retrieved memories that score below this fraction of the top score; 0 keeps all. The default 0.4
+    lowers recall@10 by 0.001 on LoCoMo and removes most distractors. It has little effect with
+    --with-verbatim-turns and --max-searches, which fuse rankings."""
 
 
 class SearchSettings(SettingsGroup):
-    """The search for memories and verbatim turns."""
+    """The ranking of memories and verbatim turns."""
 
     retrieval: Literal["bm25", "hybrid", "dense"] = "bm25"
-    """Ranking: by words (bm25), by the meaning that --embedder sees (dense), or by both (hybrid)."""
+    """Ranking: bm25 (lexical), dense (cosine similarity of the embeddings of --embedder), or hybrid
+    (both)."""
 
     embedder: str | None = None
-    """Embedding model, for --retrieval hybrid and dense: LiteLLM's name, for example
-    openai/text-embedding-3-small, or "local:" and a folder or hub id of a sentence-transformers or model2vec
-    model."""
+    """Embedding model for --retrieval hybrid and dense: a LiteLLM name such as openai/text-embedding-3-small,
+    or "local:" and the folder or Hugging Face id of a sentence-transformers or model2vec model."""
 
     embedder_api_base: ApiBase | None = None
-    """Address of the server of the embedding model, if not --api-base. Its key may be in EMBEDDER_API_KEY."""
+    """Base URL of the server of the embedding model. API key: EMBEDDER_API_KEY, or that of the provider.
+    Default: --api-base."""
 
     dense_weight: float = Field(default=1.0, gt=0, le=10)  # bank.dense has it; numpy is slow, for --help
-    """With --retrieval hybrid, the weight of the embedder's score; the score by words has 1."""
+    """With --retrieval hybrid: the weight of the cosine similarity. BM25 has weight 1."""
 
     reranker: str | None = None
-    """With --retrieval hybrid or dense, rank the best 30 verbatim turns again by the vectors of their tokens
-    (late interaction): "local:" and a folder or hub id of a sentence-transformers model, which may be that of
+    """With --retrieval hybrid or dense: rerank the top 30 verbatim turns by late interaction (as ColBERT).
+    Give "local:" and the folder or Hugging Face id of a sentence-transformers model; it may be that of
     --embedder."""
 
     only_with: ClassVar[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -283,7 +296,7 @@ class SearchSettings(SettingsGroup):
                 )
         if self.reranker is not None and (is_bundled(self.reranker) or not is_local(self.reranker)):
             raise ConfigError(
-                f"--reranker {self.reranker} is no local model: write local: and its folder or hub id"
+                f"--reranker {self.reranker} is not a local model: write local: and its folder or hub id"
             )
         return self
 
@@ -310,23 +323,25 @@ class SearchSettings(SettingsGroup):
 
 
 class WriterSettings(SettingsGroup):
-    """The agents that write memories."""
+    """The writer: agents that write memories."""
 
     writer_mode: WriterMode = "specialists"
-    """Four specialists in parallel, or one generalist that writes all kinds of memories, with a quarter of
-    the calls: 272 for LoCoMo. Small models need the narrower prompts of specialists."""
+    """specialists: four agents in parallel, one for each kind of memory and one for the profile. generalist:
+    one agent for everything, with a quarter of the calls (272 for LoCoMo). Small models need the narrower
+    prompts of specialists."""
 
     writer_max_turns: int = Field(default=1, ge=1)
-    """Maximum calls of a writing agent per session. From 2 on it may search before it writes. 1 is
-    cheapest."""
+    """Maximum model calls of a writing agent per session. With 2 or more it can search memories, and correct
+    calls that were refused. 1 is cheapest."""
 
     memory_budget: int = Field(default=20_000, ge=1)
-    """Maximum tokens of memory per conversation; the writer consolidates what exceeds it. 20,000 is about one
-    LoCoMo conversation, so the default seldom forces anything out."""
+    """Maximum tokens of memory per conversation. Above it, the writer consolidates: it merges and deletes old
+    memories. The default is about the length of one LoCoMo conversation, and is seldom reached."""
 
     grounding_check: bool = True
-    """Refuse memories of which fewer than one in five content words were said in the session. It refuses 1 of
-    LoCoMo's 2,541 facts wrongly. Switch it off for memories in another language than the conversation's."""
+    """Refuse a memory if fewer than one in five of its content words were said in the session. On LoCoMo it
+    refuses 1 of 2,541 facts wrongly. Switch it off if memories are in another language than the
+    conversation."""
 
     def check_can_write(self, writer_model: str | None) -> None:
         """Check the mode for a writer; raise ``ConfigError`` for LoCoMo's own notes by specialists."""
@@ -337,40 +352,41 @@ class WriterSettings(SettingsGroup):
 
 
 class ReaderSettings(SettingsGroup):
-    """The agent that answers."""
+    """The reader: the agent that answers."""
 
     with_verbatim_turns: bool = False
-    """Also show the memory system's reader verbatim excerpts of the conversation. Off by default, so that
+    """Also show the reader verbatim turns of the conversation beside the memories. Off by default, so that
     memory is measured alone."""
 
     add_dates: bool = False
-    """In the turns that the reader is shown, write after "yesterday" the day that it means, and so on for
-    other phrases: "yesterday (8 June 2023)". Memories have their dates without it."""
+    """In the turns that the reader is shown, add the date that a phrase such as "yesterday" means: "yesterday
+    (8 June 2023)". Memories have their dates without it."""
 
     max_searches: int = Field(default=0, ge=0)
-    """Extra searches that the reader may ask for. 0: one retrieval, one call."""
+    """Maximum number of extra searches that the reader may ask for. 0: one retrieval, one call."""
 
     full_context_tokens: int | None = Field(default=None, ge=1)
-    """Maximum tokens of the conversation that the system full-context shows, counted as for --reader-budget;
-    its oldest turns are left out. For models whose context is too short for all. Default: no limit."""
+    """Context limit of the system full-context, in tokens, counted as for --reader-budget. The oldest turns
+    are left out. For models with a short context window. Default: no limit."""
 
 
 class ReplyOptions(SettingsGroup):
-    """The replies of all models."""
+    """The replies of all models: format and length."""
 
     reply_format: ReplyFormat | None = None
-    """Form of a reply. chat: DSPy's text with field markers. json: one JSON object, held to a schema by the
-    server or in this process. tools: the provider's own tool calls. Without it, the format of a trained
-    model's program, or what the endpoint can do."""
+    """Format of replies. chat: text with field markers (DSPy's ChatAdapter). json: one JSON object,
+    constrained by a schema. tools: the provider's native tool calls. Default: the format of the saved
+    program, or else one that the model supports."""
 
     max_reply_tokens: int | None = Field(default=None, ge=1)
-    """Maximum tokens of every reply, thoughts included. Without it each agent has a limit that fits its task:
-    an answer 256, a profile 512, a verdict 512, a specialist that writes 512 to 2,048 by the length of the
-    session, and the generalist twice that."""
+    """Maximum tokens of every reply, reasoning included. Default: a limit for each agent: an answer 256, a
+    profile 512, a verdict 512, a specialist 512 to 2,048 by the length of the session, a generalist twice
+    that."""
 
     chat_template_kwargs: str = ""
-    """Arguments of the chat template as a JSON object, for models in this process and on servers of your own:
-    '{"enable_thinking": false}' switches off the thoughts of Qwen3."""
+    """Arguments of the chat template, as a JSON object: '{"enable_thinking": false}' switches off the
+    reasoning of Qwen3. For models in this process, on your own servers, and for hosted open models that
+    reason."""
 
     @field_validator("chat_template_kwargs")
     @classmethod
@@ -381,7 +397,7 @@ class ReplyOptions(SettingsGroup):
             is_object = False
         if not is_object:
             raise ConfigError(
-                f"chat_template_kwargs={value!r} is no JSON object: one looks like "
+                f"chat_template_kwargs={value!r} is not a JSON object: expected something like "
                 """'{"enable_thinking": false}'"""
             )
         return value
@@ -425,14 +441,14 @@ class GradingSettings(SettingsGroup):
     """The score of one answer."""
 
     answer_metric: Literal["f1", "judge", "mix"] | None = None
-    """Score of an answer: LoCoMo's official F1, a judge's verdict, or the mean of both. A correct abstention
-    scores 1 in each. Default: mix with --judge-model, f1 without."""
+    """Score of an answer: f1 (LoCoMo's official F1), judge (the judge's verdict), or mix (the mean of both).
+    A correct abstention scores 1 in each. Default: mix with --judge-model, otherwise f1."""
 
     rubric: Literal["lenient", "strict"] = "strict"
-    """Rubric of the judge. A lenient judge accepts vague answers, which training learns to exploit."""
+    """Rubric of the judge. A lenient judge accepts vague answers, and training learns to exploit that."""
 
     judge_model: str | None = None
-    """Model that judges answers, for --answer-metric judge and mix."""
+    """Model of the judge, for --answer-metric judge and mix."""
 
     @property
     def metric(self) -> Literal["f1", "judge", "mix"]:
@@ -462,10 +478,10 @@ class GradingSettings(SettingsGroup):
 
 
 class TrackingSettings(SettingsGroup):
-    """Where MLflow records the run."""
+    """MLflow tracking."""
 
     mlflow: bool = True
     """Record the run and its metrics in MLflow."""
 
     tracking_uri: TrackingUri | None = None
-    """MLflow's tracking address. Without it, SQLite in mlflow.db beside the folder of the run."""
+    """MLflow tracking URI. Default: SQLite, in mlflow.db beside the folder of the run."""

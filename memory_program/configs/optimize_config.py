@@ -67,37 +67,39 @@ class Target(StrEnum):
 
 
 class OptimizeConfig(Settings, init=False):
-    """Improve the prompts of the memory program, or of its judge, on some data, and choose on other data.
+    """Optimise the prompts of the reader, the writer or the judge, or the settings of retrieval.
 
-    Prompts are proposed from the train split and chosen on the validation split, where mipro and gepa search
-    too; the test split is never touched. The result never scores below the start on the validation examples
-    on which both have a score. A run can be stopped at any time: the same command continues it, and pays for
-    no call twice. API keys come from the environment only.
+    Candidates are proposed from the train split and selected on the validation split, where mipro and gepa
+    search too. The test split is never used. The result never scores below the start on the validation
+    examples on which both have a score. You can stop a run at any time. The same command resumes it, and pays
+    for no call twice. API keys come from the environment only.
     """
 
     optimizer: Optimizer = Optimizer.SIMBA
-    """Optimizer: simba and mipro (instructions and demos), gepa (instructions, from failures), bootstrap
-    (demos). With pocket, which cannot write instructions, simba proposes demos only."""
+    """Optimizer of prompts: simba and mipro (instructions and demos, which are few-shot examples), gepa
+    (instructions, from failures), bootstrap (demos). pocket cannot write instructions: with it, simba
+    proposes demos only."""
 
     target: Target = Target.READER
-    """Prompts to improve: reader (an example is a question), writer (an example is a session, with the
-    questions whose evidence ends in it), both in turn, or judge (an example is a built-in answer with a known
-    verdict, as in evaluate.py --mode calibrate). retrieval changes no prompt: Optuna tries --top-k,
+    """What to optimise. reader: an example is a question. writer: an example is a session, with the questions
+    whose evidence ends in it. both: the reader, then the writer. judge: an example is a built-in answer with
+    a known verdict, as in evaluate.py --mode calibrate. retrieval: no prompt; Optuna tries --top-k,
     --min-relative-score, --with-verbatim-turns and, with --retrieval hybrid, --dense-weight."""
 
     rounds: int = Field(default=1, ge=1)
-    """Passes over the parts of --target, each from the best so far."""
+    """Passes over the parts of --target. Each starts from the best program so far."""
 
     model: str = POCKET
-    """Model of writer and reader, by LiteLLM's name, or pocket, the embedded one. With --target judge, the
-    model that judges, which pocket cannot."""
+    """Model of writer and reader: pocket (embedded), or any that evaluate.py takes. With --target judge, the
+    model of the judge, which cannot be pocket."""
 
     writer_model: str | None = None
-    """Model that writes memories with --target reader or retrieval, if not --model. "observations" is none:
-    LoCoMo's own notes are the memories, which needs --writer-mode generalist."""
+    """Model that writes memories, with --target reader or retrieval. "observations" is no model: LoCoMo's own
+    notes are the memories, which needs --writer-mode generalist. Default: --model."""
 
     prompt_model: str | None = None
-    """Model that writes instructions and reflects, if not --model. A strong one pays: it has few calls."""
+    """Model that writes instructions and reflects on failures. A strong one is worth it: it makes few calls.
+    Default: --model."""
 
     api_base: ServerAddress
 
@@ -110,18 +112,19 @@ class OptimizeConfig(Settings, init=False):
     source: DataSettings = DataSettings()
 
     max_sessions: Annotated[int | None, tyro.conf.arg(aliases=("--sessions",))] = Field(default=None, ge=1)
-    """Use only the first N sessions of each conversation, and the questions that they answer. Building
-    memories costs most of a small run."""
+    """Use only the first N sessions of each conversation, and the questions that they can answer. Building
+    memories is most of the cost of a small run."""
 
     num_examples: int = Field(default=32, ge=1)
-    """Training examples, drawn from each conversation in turn, at random within it; for the judge, from right
-    and wrong answers of every kind."""
+    """Number of training examples. Conversations take turns, and each gives one at random. For the judge:
+    from right and wrong answers of every kind."""
 
     num_val: int = Field(default=48, ge=1)
-    """Validation examples, drawn likewise. Each candidate that may be chosen runs on all of them."""
+    """Number of validation examples, drawn in the same way. Each candidate that may be selected runs on all
+    of them."""
 
     episode_questions: int = Field(default=5, ge=1)
-    """Maximum questions asked about a session to score its memories. 5 is MemBuilder's number."""
+    """Maximum number of questions about a session that score its memories. MemBuilder asks 5."""
 
     grading: GradingSettings = GradingSettings()
 
@@ -130,20 +133,20 @@ class OptimizeConfig(Settings, init=False):
     search: SearchSettings = SearchSettings()
 
     max_demos: int = Field(default=4, ge=0)
-    """Maximum demos in a prompt; 0 for instructions only."""
+    """Maximum number of demos in a prompt. 0: instructions only."""
 
     auto: Literal["light", "medium", "heavy"] = "light"
-    """Search effort. --trials is more exact."""
+    """Search effort, if --trials is not given."""
 
     trials: int | None = Field(default=None, ge=1)
-    """Steps of simba, trials of mipro and of --target retrieval, instructions of gepa, sets of demos of
-    bootstrap. Overrides --auto."""
+    """Length of the search: steps of simba, trials of mipro and of --target retrieval, instructions of gepa,
+    sets of demos of bootstrap. Default: set by --auto."""
 
     num_candidates: int = Field(default=4, ge=2)
-    """Samples and candidates per step of simba; instructions and sets of demos that mipro combines."""
+    """simba: samples and candidates per step. mipro: instructions and sets of demos to combine."""
 
     batch_size: int = Field(default=16, ge=1)
-    """Maximum examples that a candidate of simba, or a trial of mipro, runs on."""
+    """Maximum number of examples that a candidate of simba, or a trial of mipro, runs on."""
 
     concurrency: Concurrency
 
@@ -152,19 +155,20 @@ class OptimizeConfig(Settings, init=False):
     max_cost: MaxCost
 
     max_calls: int | None = Field(default=None, ge=1)
-    """Maximum model calls of the run, those before it was last stopped included. It then stops, and the best
-    so far is saved."""
+    """Maximum number of model calls, earlier attempts included. Then the run stops, and saves the best
+    program so far."""
 
     program: Path | None = None
-    """Saved program (or judge) to start from, instead of the prompts of this version."""
+    """Saved program (or judge) to start from, in place of the built-in prompts."""
 
     output: OutputFile | None = None
     """File for the best program: prompts, demos, scores, no key. Default: optimized_memory_program.json, for
-    evaluate.py --program; of a judge optimized_judge.json, for evaluate.py --judge-program; of retrieval
+    evaluate.py --program. Judge: optimized_judge.json, for evaluate.py --judge-program. Retrieval:
     optimized_retrieval.json, for evaluate.py --config."""
 
     output_dir: Path = Path("runs/optimize")
-    """Folder of the run: replies, memories, candidates, plots. The same folder continues the same run."""
+    """Folder of the run: replies, memories, candidates, plots. The same command in the same folder resumes
+    the run."""
 
     tracking: TrackingSettings = TrackingSettings()
 
@@ -182,8 +186,8 @@ class OptimizeConfig(Settings, init=False):
         self.system.writer.check_can_write(self.writer_model)
         if self.writer_model is not None and self.target not in (Target.READER, Target.RETRIEVAL):
             raise ConfigError(
-                f"writer_model={self.writer_model!r} writes for --target reader or retrieval, and "
-                f"target={self.target.value!r}: name the model with --model"
+                f"writer_model={self.writer_model!r} only applies to --target reader or retrieval (got "
+                f"target={self.target.value!r}): name the model with --model"
             )
         return self
 
@@ -215,8 +219,8 @@ class OptimizeConfig(Settings, init=False):
         if self.target is Target.RETRIEVAL:
             if self.rounds > 1:
                 raise ConfigError(
-                    f"rounds={self.rounds} is for targets with prompts: --target retrieval is one search, "
-                    "whose length --trials sets"
+                    f"rounds={self.rounds} does not apply to --target retrieval, which is one search: set "
+                    "its length with --trials"
                 )
             return self._check_has_judge()
         if self.optimizer.needs_instructions and not self.proposes_instructions:

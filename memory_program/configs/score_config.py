@@ -25,7 +25,7 @@ class ScoreConfig(Settings, init=False):
     """
 
     files: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="FILE [FILE ...]")] = ()
-    """JSONL files, one a system, which is named after its file."""
+    """JSONL files, one per system. A system is named after its file."""
 
     source: DataSettings = DataSettings(dataset=DatasetName.LOCOMO.value)
 
@@ -45,7 +45,7 @@ class ScoreConfig(Settings, init=False):
     """Folder of the results and the report."""
 
     report_file: OutputFile | None = None
-    """File for the report, one HTML page. Without it, report.html in the folder."""
+    """File of the report, one HTML page. Default: report.html in the folder."""
 
     seed: Seed
 
@@ -62,7 +62,7 @@ class ScoreConfig(Settings, init=False):
         taken = next((name for name in names if Path(name).suffix in (".json", ".html", ".png")), None)
         if taken is not None:
             raise ConfigError(
-                f"{taken!r} would be the folder of a system, named after its file, and may be a file of the "
+                f"a system is named after its file, and its folder {taken!r} may clash with a file of the "
                 f"results: rename {taken}.jsonl"
             )
         return self

@@ -20,85 +20,89 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 class SessionSettings(SettingsGroup):
-    """The end of a session. Agents then write its turns. Before that, a reader sees them verbatim."""
+    """The end of a session. Agents then write its turns; before that, a reader sees them verbatim."""
 
     session_pause: float = Field(default=900.0, gt=0)
     """Seconds of silence that end a session."""
 
     session_turns: int = Field(default=40, ge=1)
-    """Turns that end a session."""
+    """Number of turns that ends a session."""
 
     session_chars: int = Field(default=16_000, ge=1)
-    """Characters that end a session."""
+    """Number of characters that ends a session."""
 
     max_waiting: int = Field(default=2000, ge=1)
-    """Maximum turns of a namespace that may wait to be written. Above this, the server answers 429."""
+    """Maximum number of turns of a namespace that may wait to be written. Above it, the server answers
+    429."""
 
     max_open_sessions: int = Field(default=10_000, ge=1)
-    """Maximum sessions, each of a namespace, that may be open. Above this, new ones are refused with 429."""
+    """Maximum number of open sessions in the database. Above it, the server answers turns of further
+    namespaces with 429."""
 
     writers: int = Field(default=4, ge=1, le=64)
-    """Sessions that are written in parallel, each of another namespace."""
+    """Number of sessions that are written in parallel, each of another namespace."""
 
 
 class DoorSettings(SettingsGroup):
     """The interfaces of the server. Without --mcp, --rest and --proxy it opens REST, and MCP over HTTP."""
 
     mcp: Literal["stdio", "http"] | None = None
-    """MCP: http serves /mcp, stdio speaks to the program that started this one."""
+    """Serve MCP: http at /mcp, or stdio to the program that started this one."""
 
     rest: bool = False
-    """REST, below /memory/v1; /docs shows it. / is a page that shows memories in a browser."""
+    """Serve REST below /memory/v1, with its documentation at /docs, and a web page at / that shows
+    memories."""
 
     proxy: bool = False
-    """An OpenAI-compatible API, /v1/chat/completions and /v1/models, that remembers."""
+    """Serve an OpenAI-compatible proxy (/v1/chat/completions and /v1/models) that remembers."""
 
     upstream: ApiBase | None = None
-    """Address of the chat API behind the proxy. Its key is that of UPSTREAM_API_KEY in the environment, or
-    else the client's own. Default: --api-base, or OpenAI's; then OPENAI_API_KEY will do as well."""
+    """Base URL of the chat API behind the proxy. API key: UPSTREAM_API_KEY, or else the client's own.
+    Default: --api-base, or OpenAI's; OPENAI_API_KEY then works too."""
 
     namespace: str = "default"
     """Namespace of requests that name none."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's own asks for tokens (memory-program token)."""
+    """Address to listen on. Any address but those of this machine alone requires tokens (memory-program
+    token)."""
 
     port: int = Field(default=8080, ge=0, le=65_535)
     """Port to listen on."""
 
     require_tokens: bool = False
-    """Ask for tokens on this machine's own address as well, for example behind a reverse proxy."""
+    """Require tokens on this machine's own address too, for example behind a reverse proxy."""
 
     max_megabytes: float = Field(default=8.0, gt=0, le=100_000)
-    """Largest size of a request."""
+    """Maximum size of a request, in megabytes."""
 
     requests_per_second: float = Field(default=50.0, gt=0)
-    """Maximum requests of a token a second, on average; ten seconds' worth may come at once. Above this, the
+    """Rate limit of a token, in requests per second. A burst may have ten seconds' worth. Above it, the
     server answers 429. Requests without a token, from this machine, are not limited."""
 
     grace: float = Field(default=10.0, ge=0, le=86_400)
-    """Seconds that running work has to finish when the server is told to stop. What is not written stays in
-    the database, and is written after the next start."""
+    """Seconds that running work has to finish on shutdown. Unwritten sessions stay in the database, and are
+    written after the next start."""
 
 
 class ServeConfig(Settings, init=False):
     """Serve memory to other programs over REST, MCP and an OpenAI-compatible proxy.
 
-    Turns are durable when a request returns. Agents write them in the background. API keys come from the
-    environment only.
+    Turns are durable when a request returns. Agents write memories from them in the background. API keys come
+    from the environment only.
     """
 
     db_url: DatabaseUrl = "sqlite:///memory.sqlite"
     """Database of the memories: an SQLAlchemy URL of SQLite or PostgreSQL, without a password."""
 
     model: str | None = None
-    """Model that writes memories and answers, by LiteLLM's name, for example openai/gpt-4.1-mini."""
+    """Model that writes memories and answers: any that evaluate.py takes, for example openai/gpt-4.1-mini."""
 
     writer_model: str | None = None
-    """Model that writes memories, if not --model."""
+    """Model that writes memories. Default: --model."""
 
     reader_model: str | None = None
-    """Model that answers, if not --model."""
+    """Model that answers. Default: --model."""
 
     api_base: ServerAddress
 
@@ -123,7 +127,7 @@ class ServeConfig(Settings, init=False):
         scheme, _, place = self.db_url.partition("://")
         if scheme.startswith("sqlite") and place.partition("?")[0].lstrip("/") in ("", ":memory:"):
             raise ConfigError(
-                f"db_url={self.db_url!r} is in the memory of one process, and its turns would end with it: "
+                f"db_url={self.db_url!r} is in memory, and the turns would be lost with this process: "
                 "name a file, such as sqlite:///memory.sqlite, or PostgreSQL"
             )
         return self

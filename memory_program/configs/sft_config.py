@@ -31,15 +31,15 @@ ORACLE_EXPERT = "oracle"
 class TrajectoriesConfig(Settings, init=False):
     """Record an expert's tool calls, session by session, for supervised fine-tuning.
 
-    A run can be stopped at any time: the same command continues it after the last whole session.
+    You can stop a run at any time. The same command resumes it after the last complete session.
     """
 
     mode: Literal["trajectories"] = "trajectories"
-    """Record an expert."""
+    """Record the trajectories of an expert."""
 
     model: str = ORACLE_EXPERT
-    """The expert: "oracle" (perfect, for generated conversations), "observations" (LoCoMo's own notes,
-    for --dataset locomo), or any model that evaluate.py takes."""
+    """The expert: "oracle" (perfect, for generated conversations), "observations" (LoCoMo's own notes, for
+    --dataset locomo), or any model that evaluate.py takes."""
 
     api_base: ServerAddress
 
@@ -72,8 +72,8 @@ class TrajectoriesConfig(Settings, init=False):
         self.source.check_trainable()
         if self.model == ORACLE_EXPERT and self.program is not None:
             raise ConfigError(
-                f"program={str(self.program)!r} has prompts that model={ORACLE_EXPERT!r} does not know: "
-                "record it without a program, and give the program to --mode sft"
+                f"program={str(self.program)!r} has prompts that model={ORACLE_EXPERT!r} cannot read: leave "
+                "--program out here, and give it to --mode sft"
             )
         return self
 
@@ -81,21 +81,22 @@ class TrajectoriesConfig(Settings, init=False):
 class SynthesizeConfig(Settings, init=False):
     """Let a strong model write questions about conversations, as training data.
 
-    A question is kept only if the model, shown the session without the answer, gives the same answer, and if
-    no similar one was asked before. The result is a file in LoCoMo's schema, for --dataset of --mode train. A
-    run can be stopped at any time: the same command continues it after the last whole session.
+    The model then answers each question from the session alone. A question is kept only if this answer is the
+    same, and if no similar question was kept before. The result is a file in LoCoMo's schema, for --dataset
+    of --mode train. You can stop a run at any time. The same command resumes it after the last complete
+    session.
     """
 
     mode: Literal["synthesize"] = "synthesize"
     """Write training questions."""
 
     model: str
-    """The model that writes the questions, and checks them: any that evaluate.py takes."""
+    """Model that writes the questions and checks them: any that evaluate.py takes."""
 
     api_base: ServerAddress
 
     questions: int = Field(default=5, ge=1)
-    """Questions to ask for, per session. 5 is MemBuilder's number."""
+    """Number of questions to ask for, per session. MemBuilder asks for 5."""
 
     max_completion_tokens: int = Field(default=4096, ge=1)
     """Maximum tokens of a reply."""
@@ -108,7 +109,7 @@ class SynthesizeConfig(Settings, init=False):
     concurrency: Concurrency
 
     output_dir: Path = Path("runs/questions")
-    """Folder of the questions, one file per conversation, and of conversations.json with all of them."""
+    """Folder of the questions: one file per conversation, and conversations.json with all of them."""
 
     seed: Seed
 
@@ -119,7 +120,10 @@ class SynthesizeConfig(Settings, init=False):
 
 
 class FineTuneConfig(Settings, init=False):
-    """Teach a writer an expert's replies, or a reader the gold answers (SFT), before training by reward."""
+    """Fine-tune a writer on an expert's replies, or a reader on gold answers (SFT).
+
+    This is the usual step before training by reward.
+    """
 
     mode: Literal["sft"] = "sft"
     """Supervised fine-tuning."""
@@ -131,12 +135,12 @@ class FineTuneConfig(Settings, init=False):
     """Folder of the expert's trajectories, from --mode trajectories."""
 
     target: Literal["writer", "reader", "both"] = "writer"
-    """Part to teach: the writer (the expert's replies), the reader (the gold answers of the trajectories'
-    questions, from what retrieval finds in the expert's memories), or one model that does both."""
+    """Part to train: writer (on the expert's replies), reader (on the gold answers of the trajectories'
+    questions, with the memories that retrieval finds in the expert's bank), or both, as one model."""
 
     answerable_only: bool = False
-    """Of a reader: leave out the questions without an answer. They share one reply, and a small model that
-    learns it may give it to answerable questions, too."""
+    """With --target reader or both: leave out unanswerable questions. They share one reply, which a small
+    model may then give to answerable questions too."""
 
     program: SavedProgram
 
@@ -146,23 +150,23 @@ class FineTuneConfig(Settings, init=False):
     """Passes over the examples. The weights with the lowest validation loss are the result."""
 
     batch: int = Field(default=16, ge=1)
-    """Examples per step, shared by the processes of torchrun."""
+    """Examples per optimizer step, over all processes of torchrun."""
 
     held_out: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the conversations used for validation."""
+    """Fraction of the conversations used for validation."""
 
     optimizer: OptimizerSettings = OptimizerSettings()
 
     output_dir: Path = Path("runs/sft")
-    """Folder of the run; its folder "model" is the result (of a reader, "model/reader"). The same folder
-    continues the same run."""
+    """Folder of the run. The result is in its subfolder "model" (of a reader, "model/reader"). The same
+    command in the same folder resumes the run."""
 
     @model_validator(mode="after")
     def _check_searches(self) -> Self:
         if self.target != "writer" and self.system.reader.max_searches:
             raise ConfigError(
-                f"max_searches={self.system.reader.max_searches} cannot be taught: gold answers tell of no "
-                "search; leave it out, and train the reader by reward with it"
+                f"max_searches={self.system.reader.max_searches} cannot be learned by SFT, since gold "
+                "answers contain no search: leave it out here, and use it in --mode train"
             )
         return self
 
@@ -170,8 +174,8 @@ class FineTuneConfig(Settings, init=False):
     def _check_questions(self) -> Self:
         if self.answerable_only and self.target == "writer":
             raise ConfigError(
-                "answerable_only=True chooses among the questions of a reader, and target='writer' teaches "
-                "none: leave it out, or give --target reader"
+                "answerable_only=True only applies to a reader (got target='writer'): leave it out, or give "
+                "--target reader"
             )
         return self
 
@@ -193,25 +197,24 @@ class ExportConfig(Settings):
     """Write trajectories, or a trained model, in the format of another tool."""
 
     mode: Literal["export"] = "export"
-    """Export for other tools."""
+    """Export to the format of another tool."""
 
     format: Literal["llamafactory", "verl", "hf", "gguf"] = "llamafactory"
-    """llamafactory: examples for supervised fine-tuning; verl: prompts for rollouts, as parquet; hf: a model
-    with its adapters merged, in bfloat16, as vLLM serves it; gguf: the same as one file, as llama.cpp reads
-    it (needs the package gguf)."""
+    """llamafactory: SFT examples. verl: prompts for rollouts, as parquet. hf: a model in bfloat16 with its
+    adapters merged, which vLLM serves. gguf: the same as one file for llama.cpp (needs the package gguf)."""
 
     by: Literal["session", "question"] = "session"
-    """For verl: one row per session, rewarded by all its questions, or one per question."""
+    """With --format verl: one row per session, rewarded by all its questions, or one row per question."""
 
     trajectories: Path = Path("runs/trajectories")
-    """Folder of trajectories, for llamafactory and verl."""
+    """Folder of trajectories, for --format llamafactory and verl."""
 
     model: Path = Path("runs/train/model")
-    """Folder of a trained model, for hf and gguf."""
+    """Folder of a trained model, for --format hf and gguf."""
 
     from_verl: Path | None = None
-    """Folder of a training in verl, of its checkpoint, or of the model that verl's own tool merged from one.
-    It is written as by --format hf, with the program of --trajectories."""
+    """Folder of a training in verl, of one of its checkpoints, or of the model that verl's own tool merged
+    from one. The model is written as with --format hf, with the program of --trajectories."""
 
     output_dir: Path = Path("runs/export")
     """Folder for the files."""
@@ -234,7 +237,7 @@ class ExportConfig(Settings):
     def _check_verl_format(self) -> Self:
         if self.from_verl is not None and self.format in ("verl", "gguf"):
             raise ConfigError(
-                f"format={self.format!r} is not written from a training in verl, which is exported as 'hf': "
-                "leave --format out, and export the result by --model"
+                f"format={self.format!r} cannot be used with --from-verl, which writes 'hf': leave --format "
+                "out, and then export the result with --model"
             )
         return self

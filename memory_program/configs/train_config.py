@@ -45,51 +45,54 @@ _LEAST_WITH_THOUGHTS = 2048
 
 
 class TrainConfig(Settings, init=False):
-    """Train the weights of the memory program's writer by the value of its memories, or of its reader.
+    """Train the weights of the writer, the reader or both by reinforcement learning (GRPO).
 
-    A step writes the memories of a few sessions several times, asks a frozen reader the questions about them,
-    and increases the probability of replies that led to better answers. A reader answers each question
-    several times from memories that stay as they are. The train split teaches, validation chooses the best
-    weights, and test compares them with the start. A run can be stopped at any time: the same command
-    continues it from its last checkpoint.
+    A step writes the memories of a few sessions several times, and asks a frozen reader the questions about
+    them. It increases the probability of replies that led to better answers. With --target reader, a reader
+    answers each question several times from fixed memories.
+
+    The train split is for training, the validation split selects the best weights, and the test split
+    compares them with the start. You can stop a run at any time. The same command resumes it from its last
+    checkpoint.
     """
 
     mode: Literal["train"] = "train"
     """Train, and then evaluate. This is the default mode."""
 
     backend: Literal["auto", "local", "arbor"] = "auto"
-    """Where to train: local is this process, on the CPU or one GPU, or several that torchrun starts; arbor is
-    a server with GPUs, with its own flags and defaults (--backend arbor --help). auto takes arbor if a flag
-    names its file or GPUs, and local under torchrun, or if --sampler or --sampler-url name a vLLM server.
-    Otherwise it takes arbor if its server answers, or if at least two GPUs are visible. It prints the
-    reason."""
+    """Where to train. local: in this process, on the CPU or one GPU, or in several processes that torchrun
+    starts. arbor: on a server with several GPUs, with its own flags and defaults (--backend arbor --help).
+    auto: arbor if a flag names its file or GPUs; local under torchrun, or if --sampler or --sampler-url names
+    a vLLM server; otherwise arbor if its server answers or at least two GPUs are visible, and local if not.
+    It prints the reason."""
 
     model: str = POCKET_BASE
     """Model to train: "pocket-base" or "pocket" (embedded), "local:" and a folder, or a Hugging Face id."""
 
     target: Literal["writer", "reader", "both"] = "writer"
-    """Part to train: the writer, the reader (the score of an answer is its reward), or both in turn: first
-    the writer, then the reader on its memories, each from --model, with its own steps and minutes. The other
-    part is frozen."""
+    """Part to train. The other part is frozen. The reward of a reader is the score of its answer. both: first
+    the writer, then the reader on its memories; each starts from --model and has its own steps and
+    minutes."""
 
     program: SavedProgram
 
     reader_model: str | None = None
-    """Model that answers while the writer is trained. Default: a frozen copy of --model, or pocket for
-    pocket-base, since its answers reflect the memories better."""
+    """Model that answers while the writer is trained. Default: a frozen copy of --model; for pocket-base it
+    is pocket, whose answers reflect the memories better."""
 
     writer_model: str | None = None
-    """Model that writes while the reader is trained, or "observations": LoCoMo's own notes are the
-    memories, which needs --writer-mode generalist. Default: a frozen copy of --model, or pocket for
-    pocket-base."""
+    """Model that writes while the reader is trained. "observations": LoCoMo's own notes are the memories,
+    which needs --writer-mode generalist. Default: a frozen copy of --model, or pocket for pocket-base."""
 
     sampler: Literal["local", "vllm"] = "local"
-    """Where the policy samples. local is this process. vllm is a vLLM server that is started on this machine,
-    with a share of the GPU. After each step it gets the new adapters, so it needs --tuning lora."""
+    """Where the policy samples. local: in this process. vllm: on a vLLM server that is started on this
+    machine, and takes a part of the GPU's memory. It gets the new adapters after each step, so it needs
+    --tuning lora."""
 
     sampler_url: ApiBase | None = None
-    """Address of a vLLM server that samples in place of the one that --sampler vllm starts. It serves --model
-    with --enable-lora, and reads the adapters from --output-dir. Its key may be in SAMPLER_API_KEY."""
+    """Base URL of a running vLLM server to sample on, in place of the one that --sampler vllm starts. It has
+    to serve --model with --enable-lora, and to read the adapters from --output-dir. API key:
+    SAMPLER_API_KEY."""
 
     api_base: ServerAddress
 
@@ -101,13 +104,14 @@ class TrainConfig(Settings, init=False):
     part: TrainingPart = TrainingPart()
 
     answerable_only: bool = False
-    """Leave the unanswerable questions out of training and validation; the test split keeps them. A correct
-    abstention has the full reward, so with them a reader may learn to abstain, and not to answer better."""
+    """Leave unanswerable questions out of training and validation; the test split keeps them. A correct
+    abstention earns the full reward, so with them a reader may learn to abstain instead of answering
+    better."""
 
     num_train: NumTrain
 
     num_val: int = Field(default=100, ge=1)
-    """Least number of validation examples; whole conversations are taken until it is reached."""
+    """Minimum number of validation examples. Whole conversations are taken until it is reached."""
 
     num_test: NumTest
 
@@ -119,18 +123,18 @@ class TrainConfig(Settings, init=False):
     retry_errors: RetryErrors
 
     dry_run: bool = False
-    """Show one group with its rewards and advantages, and train nothing."""
+    """Sample one group, show its rewards and advantages, and train nothing."""
 
     output_dir: Path = Path("runs/train")
-    """Folder of the run: checkpoints, log, plots, and the trained model with its program. The same folder
-    continues the same run."""
+    """Folder of the run: checkpoints, log, plots, and the trained model with its program. The same command in
+    the same folder resumes the run."""
 
     push_to_hub: HubRepository
 
     tracking: TrackingSettings = TrackingSettings()
 
     _thoughts_advice: ClassVar[str] = (
-        "switch its thoughts off with --chat-template-kwargs '{\"enable_thinking\": false}', here and where "
+        "switch its reasoning off with --chat-template-kwargs '{\"enable_thinking\": false}', here and where "
         "the trained model is used"
     )
 
@@ -164,24 +168,24 @@ class TrainConfig(Settings, init=False):
         limit = self.trainer.max_completion_tokens
         if limit < min(thoughts, _LEAST_WITH_THOUGHTS):  # they fill the reply, and no sample can be used
             raise ConfigError(
-                f"model={self.model!r} thinks before it replies, and max_completion_tokens={limit} would cut "
-                f"most samples short of a reply: {self._thoughts_advice}, or raise --max-completion-tokens "
-                f"to at least {_LEAST_WITH_THOUGHTS:,}"
+                f"model={self.model!r} reasons before it replies, and max_completion_tokens={limit} would "
+                f"truncate most samples before the reply: {self._thoughts_advice}, or raise "
+                f"--max-completion-tokens to at least {_LEAST_WITH_THOUGHTS:,}"
             )
         for part in self.parts:
             named = getattr(self, f"{part}_model")
             if named is not None:
                 raise ConfigError(
-                    f"{part}_model={named!r} is for a frozen {part}, and target={self.target!r} trains it: "
-                    "name the model to train with --model"
+                    f"{part}_model={named!r} names a frozen {part}, and target={self.target!r} trains the "
+                    f"{part}: name the model to train with --model"
                 )
         self.system.writer.check_can_write(self.writer_model)
         values, defaults = self.grpo.flat_values(), DEFAULT_GRPO.flat_values()
         changed = [name for name in _WRITERS_ONLY if values[name] != defaults[name]]
         if self.target == "reader" and changed:
             raise ConfigError(
-                f"{changed[0]}={values[changed[0]]!r} is for a writer, and target='reader' trains one whose "
-                "reward is the score of its answer: leave it out"
+                f"{changed[0]}={values[changed[0]]!r} only applies to a writer (got target='reader'): leave "
+                "it out; the reward of a reader is the score of its answer"
             )
         return self
 
@@ -232,9 +236,9 @@ class TrainConfig(Settings, init=False):
 
 
 class ReevaluateConfig(Settings, init=False):
-    """Evaluate a trained model again, against the model that its training began with.
+    """Evaluate a trained model again, and compare it with the model before the training.
 
-    The other settings come from the folder of the training.
+    All other settings come from the folder of the training.
     """
 
     mode: Literal["evaluate"] = "evaluate"

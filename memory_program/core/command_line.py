@@ -21,13 +21,16 @@ from locomo.benchmark_errors import BenchmarkError
 from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 from memory_program.core.old_flags import hint_for_flag
 from memory_program.core.redaction import redact_text
-from memory_program.core.settings import Settings, SettingsGroup, rename_old_settings
+from memory_program.core.settings import Settings, SettingsGroup, rename_old_settings, with_default
 
 _ERRORS_BEFORE_START = (ConfigError, BenchmarkError, ModelError, RecordError, FileNotFoundError)
 
 _CONFIG_HELP = (
     "Read settings from this file: YAML, or the config.json of a run. Flags on the command line override it."
 )
+
+_NO_DEFAULT = tyro.conf.arg(help_behavior_hint="")
+"""Marks a flag whose help shows no ``(default: None)``."""
 
 _VERBOSE_HELP = (
     "Print a line on stderr for each session that is written and each question that is answered: the "
@@ -257,7 +260,10 @@ def _flags_model(
     """Make the nested model that tyro turns into flags; a group of settings is a group in the help."""
     fields: Any = {}  # Any: pydantic's way to name fields
     if is_root:
-        fields["config"] = (Path | None, Field(default=None, description=_CONFIG_HELP))
+        fields["config"] = (
+            Annotated[Path | None, _NO_DEFAULT],
+            Field(default=None, description=_CONFIG_HELP),
+        )
         fields["verbose"] = (bool, Field(default=False, description=_VERBOSE_HELP))
     for name, field in settings.model_fields.items():
         if isinstance(field.default, SettingsGroup):
@@ -267,9 +273,11 @@ def _flags_model(
             # the description keeps tyro from parsing source files, which takes longer than all the rest
             fields[name] = (_flags_model(group, inner, about), Field(description=about))
         else:
-            shown = copy(field)
-            shown.default = defaults.get(name, field.default)
-            annotation = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            shown = with_default(field, defaults.get(name, field.default))
+            is_unset = shown.default in (None, "", ())  # the description says what happens then
+            hints = [_NO_DEFAULT] if is_unset else []
+            markers = [*field.metadata, *hints]
+            annotation = Annotated[field.annotation, *markers] if markers else field.annotation
             fields[name] = (annotation, shown)
     return create_model(settings.__name__, __base__=_Unchecked, __doc__=doc, **fields)
 

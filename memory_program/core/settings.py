@@ -104,10 +104,10 @@ def is_server_address(value: str) -> bool:
 def _check_api_base(value: str, setting: ValidationInfo) -> str:
     name = str(setting.field_name)
     if holds_secret(value):
-        reject_password(name, "the key that the environment has for it", value)
+        reject_password(name, "the environment variable of the API key", value)
         raise ConfigError(
-            f"{name} holds a key, which records and process lists would show: leave it out, and set the "
-            "variable that the environment has for it"
+            f"{name} holds a key, which records and process lists would show: leave it out, and set it in "
+            "the environment variable of the API key, such as OPENAI_API_KEY"
         )
     if not is_server_address(value):
         raise ConfigError(
@@ -181,8 +181,7 @@ class Settings(BaseModel):
                 continue
             defaults = field.default.flat_values()
             for inner, of_group in type(field.default).flat_fields().items():
-                flat[inner] = copy(of_group)
-                flat[inner].default = defaults[inner]
+                flat[inner] = with_default(of_group, defaults[inner])
         return flat
 
     @classmethod
@@ -240,6 +239,15 @@ class SettingsGroup(Settings, init=False):
     """Settings that belong together, and that several commands have."""
 
 
+def with_default(field: FieldInfo, default: object) -> FieldInfo:
+    """Copy a field with another default. A value replaces the "Default: ..." of a description."""
+    changed = copy(field)
+    changed.default = default
+    if field.default is None and default is not None:
+        changed.description = (field.description or "").partition(" Default: ")[0]
+    return changed
+
+
 def filled_in(value: ValueT | None) -> ValueT:
     """Return a setting whose default depends on the model, and has been filled in."""
     assert value is not None, "its default is filled in before it is used"
@@ -262,7 +270,7 @@ def rename_old_settings(
     for old, value in values.items():
         name = OLD_NAMES[old] if old not in known and OLD_NAMES.get(old) in known else old
         if name != old and name in values:
-            raise ConfigError(f"{old} is the old name of {name}: give {name} alone")
+            raise ConfigError(f"{old} is the old name of {name}, and both are given: leave {old} out")
         choices = _OLD_VALUES.get(name, {})
         renamed[name] = choices.get(value, value) if isinstance(value, str) else value
     return renamed

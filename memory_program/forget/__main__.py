@@ -1,20 +1,21 @@
 """Erase a conversation from everything that runs have written.
 
-The command deletes these, and then searches every byte that is left:
+It deletes the following, and then searches every byte that is left:
 
 - the namespaces of the conversation in the databases of the banks;
-- lines of journals that quote the conversation or name it; cached replies do not name their conversation, so
-  they are deleted as whole files;
+- lines of journals that quote or name it;
+- files of cached replies, as a whole, since a reply does not name its conversation;
 - other files in the folder that quote or name it (evaluate.py --mode report writes a new report);
-- traces of MLflow that name it or quote a line of twelve letters or more; runs of MLflow, and reports beside
-  the folder, that name it or quote a line of 30: other runs are there, too, and small talk is in all of them.
+- MLflow traces that name it, or quote a line of 12 letters or more;
+- MLflow runs, and reports beside the folder, that name it, or quote a line of 30 letters or more
+  (they may be of other runs, and shorter small talk occurs in all of them).
 
-Copies are recognized by what was said and remembered. A run without memories is searched by its dataset, and
-trajectories and synthesized questions by their file of the conversation. Lines under twelve letters, and
-rewordings that are in no bank, are found only next to the conversation's id.
+Copies are recognized by the texts of turns and memories. For a run without memories these come from its
+dataset, for trajectories and synthesized questions from their file of the conversation. Lines under 12
+letters, and paraphrases that are in no bank, are found only next to the conversation's id.
 
-Not erased: weights that were trained on it, backups, the files of a tracking server, the dataset, and files
-outside the folder of the run (a saved program with demos, a report written elsewhere with --report-file).
+Not erased: weights that were trained on it, backups, the files of a tracking server, the dataset, and
+files outside the folder of the run (a saved program with demos, a report written with --report-file).
 """
 
 import sys
@@ -41,12 +42,9 @@ def _command(
 
     Args:
         namespace: The conversation's id, or the whole name of its bank if it has only one.
-        folder: The folder of the run, for example runs/evaluate, or of all runs that share a database; or of
-            trajectories or synthesized questions.
-        db: Database of the banks, beside each banks.sqlite in the folders; by default, those that their
-            settings name.
-        tracking_uri: MLflow's tracking address; by default, mlflow.db beside each folder, and those that its
-            runs recorded.
+        folder: Folders of runs, trajectories or synthesized questions. Give all runs that share a database.
+        db: Database of the banks, besides each banks.sqlite in the folders; by default, from their settings.
+        tracking_uri: MLflow tracking URI; by default, mlflow.db beside each folder, and those of its runs.
     """
     for name, address in (("db", db), ("tracking_uri", tracking_uri)):
         reject_password(name, "the environment (PGPASSWORD, MLFLOW_TRACKING_PASSWORD)", address or "")

@@ -55,13 +55,14 @@ class RewardServerConfig(Settings, init=False):
     """Serve the reward of replies over HTTP."""
 
     host: str = "127.0.0.1"
-    """Address to listen on. Any other than this machine's own needs a token in the environment."""
+    """Address to listen on. Any address but those of this machine alone needs a token in the environment, as
+    MEMORY_PROGRAM_REWARD_TOKEN."""
 
     port: int = Field(default=8765, ge=0, le=65_535)
     """Port to listen on."""
 
     reader_model: str = POCKET_BASE
-    """Model that answers from the memories, by any name that --model of evaluate.py takes."""
+    """Model that answers from the memories: any that evaluate.py takes."""
 
     api_base: ServerAddress
 
@@ -73,18 +74,19 @@ class RewardServerConfig(Settings, init=False):
     lengths: LengthSettings = DEFAULT_LENGTHS
 
     alpha: float = Field(default=4.0, ge=1)
-    """Weight of a reply whose memories were retrieved, which the answer holds beside the reward."""
+    """Credit assignment: weight of a reply whose memories were retrieved. The response has it beside the
+    reward."""
 
     retrieval: RetrievalSettings = RetrievalSettings()
 
     max_items: int = Field(default=256, ge=1)
-    """Maximum items of a request."""
+    """Maximum number of items in a request."""
 
     max_megabytes: float = Field(default=16.0, gt=0)
-    """Largest size of a request."""
+    """Maximum size of a request, in megabytes."""
 
     threads: int = Field(default=16, ge=1)
-    """Items of a request that are rewarded in parallel."""
+    """Number of items of a request that are rewarded in parallel."""
 
     @model_validator(mode="after")
     def _check_judge(self) -> Self:

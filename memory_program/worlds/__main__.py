@@ -23,28 +23,31 @@ from memory_program.worlds.locomo_export import as_locomo_json
 
 @dataclass(frozen=True, slots=True)
 class WorldConfig:
-    """Make up conversations in LoCoMo's schema whose truth is known; the same seed gives the same file."""
+    """Generate synthetic conversations in LoCoMo's schema from known facts.
+
+    The same seed gives the same file.
+    """
 
     out: Path
     """The file to write."""
 
     seed: int = 0
-    """Chooses the conversations."""
+    """Random seed."""
 
     conversations: int = 10
-    """How many conversations."""
+    """Number of conversations."""
 
     sessions: str = f"{MIN_SESSIONS}-{MAX_SESSIONS}"
-    """The fewest and the most sessions of a conversation."""
+    """Minimum and maximum number of sessions of a conversation."""
 
     turns: int | None = None
     """Extend each conversation until it has this number of turns, whatever --sessions says."""
 
     questions_per_session: float = QUESTIONS_PER_SESSION
-    """How many questions are asked for each session; there may be fewer."""
+    """Number of questions per session; there may be fewer."""
 
     held_out: bool = False
-    """Furnish them with names, places and things that no other world contains."""
+    """Use names, places and things that occur in no world without this flag."""
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.worlds") -> int:

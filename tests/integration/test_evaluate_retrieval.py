@@ -291,7 +291,7 @@ def test_a_local_folder_embeds_in_this_process(talk, tmp_path):
         ({"reranker": "local:x"}, "--reranker only applies to --retrieval hybrid and dense"),
         (
             {"retrieval": "dense", "embedder": "openai/x", "reranker": "openai/x"},
-            "--reranker openai/x is no local model",
+            "--reranker openai/x is not a local model",
         ),
         (
             {"retrieval": "dense", "embedder": "openai/x", "dense_weight": 2.0},

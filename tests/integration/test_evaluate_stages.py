@@ -654,7 +654,7 @@ def test_the_writer_may_have_a_temperature_of_its_own(bench):
     signature = results["systems"]["memory"]["signature"]
     assert "|temperature:0|" in signature
     assert "|writer_temperature:0.7" in signature
-    with pytest.raises(ConfigError, match=r"writer_temperature=0\.7 is for systems whose memories"):
+    with pytest.raises(ConfigError, match=r"writer_temperature=0\.7 only applies to systems"):
         bench.config(systems="rag", reader_model="openai/reader", writer_temperature=0.7)
 
 

@@ -687,7 +687,7 @@ def test_a_proxy_sends_nothing_to_openai_unless_its_models_are_there(models):
 
 @pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite+pysqlite:///?timeout=5"])
 def test_a_database_in_memory_is_refused(url):
-    with pytest.raises(ConfigError, match="is in the memory of one process"):
+    with pytest.raises(ConfigError, match="is in memory, and the turns would be lost"):
         ServeConfig(db_url=url, model="openai/a")
 
 

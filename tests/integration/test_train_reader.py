@@ -227,11 +227,11 @@ def test_fine_tuning_teaches_a_reader_to_answer(half_taught_reader, trajectories
 
 
 def test_settings_of_fine_tuning_that_do_not_fit_are_refused():
-    with pytest.raises(ConfigError, match="answerable_only=True chooses among the questions of a reader"):
+    with pytest.raises(ConfigError, match="answerable_only=True only applies to a reader"):
         FineTuneConfig(answerable_only=True)
-    with pytest.raises(ConfigError, match="max_searches=1 cannot be taught"):
+    with pytest.raises(ConfigError, match="max_searches=1 cannot be learned by SFT"):
         FineTuneConfig(target="reader", max_searches=1)
-    with pytest.raises(ConfigError, match=r"program='p\.json' has prompts that model='oracle' does not know"):
+    with pytest.raises(ConfigError, match=r"program='p\.json' has prompts that model='oracle' cannot read"):
         TrajectoriesConfig(program=Path("p.json"))
 
 

@@ -441,7 +441,10 @@ def test_the_server_has_the_defaults_of_large_models(tmp_path):
             ["--chat-template-kwargs", '{"a": 1}'],
             "would not reach the Arbor server, which has no such setting",
         ),
-        (["--model", "Qwen/Qwen3-4B"], "choose one that does not think, such as an Instruct model, or raise"),
+        (
+            ["--model", "Qwen/Qwen3-4B"],
+            "choose one that does not reason, such as an Instruct model, or raise",
+        ),
     ],
 )
 def test_what_a_server_cannot_do_is_refused_before_it_is_asked(flags, reason):

@@ -33,6 +33,8 @@ and `python train.py` do the same as its subcommands of these names.
 `evaluate`, `score`, `optimize`, `train`, `serve` and `reward-server` also take `--config FILE`: a YAML
 file of settings, or the `config.json` of a run. Flags on the command line override the file. They also take
 `--verbose`, which logs progress to stderr.
+
+Commands share groups of flags. A flag that is the same as in a section above is only named.
 """
 OTHERS = ("bank list", "bank search", "bank history", "bank diff", "bank undo", "bank forget", "bank export")
 OTHERS += (
@@ -50,15 +52,33 @@ OTHERS += (
 )
 
 
-def write_flags(config: type[Settings]) -> Iterator[str]:
-    """List the flags of a config, group by group."""
+def write_command(command: str, config: type[Settings], shown: dict[str, str]) -> Iterator[str]:
+    """List the flags of a command, group by group. ``shown`` has the command of each flag further up."""
+    yield f"\n## memory-program {command}\n"
     yield from paragraphs(cleandoc(config.__doc__ or ""))
     own = {name: f for name, f in config.model_fields.items() if not isinstance(f.default, SettingsGroup)}
-    yield from (write_flag(name, field) for name, field in own.items())
-    yield from write_groups(config, config.flat_fields())
+    yield from write_new_flags(command, own, shown)
+    yield from write_groups(command, config, config.flat_fields(), shown)
 
 
-def write_groups(config: type[Settings], flat: dict[str, FieldInfo]) -> Iterator[str]:
+def write_new_flags(command: str, fields: dict[str, FieldInfo], shown: dict[str, str]) -> Iterator[str]:
+    """Describe flags, and name those that are described further up."""
+    above: dict[str, list[str]] = {}
+    for name, field in fields.items():
+        text = write_flag(name, field)
+        first = shown.setdefault(text, command)
+        if first == command:
+            yield text
+        else:
+            above.setdefault(first, []).append(f"`{flag_name(name)}`")
+    for first, flags in above.items():
+        text = f"- As in [{first}](#memory-program-{first.replace(' ', '-')}): {', '.join(flags)}"
+        yield textwrap.fill(text, 108, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def write_groups(
+    command: str, config: type[Settings], flat: dict[str, FieldInfo], shown: dict[str, str]
+) -> Iterator[str]:
     """List the flags of the groups of a config, under its own defaults."""
     for field in config.model_fields.values():
         if isinstance(field.default, SettingsGroup):
@@ -66,8 +86,12 @@ def write_groups(config: type[Settings], flat: dict[str, FieldInfo]) -> Iterator
             names = [n for n, f in group.model_fields.items() if not isinstance(f.default, SettingsGroup)]
             if names:
                 yield f"\n**{cleandoc(group.__doc__ or '')}**\n"
-                yield from (write_flag(name, flat[name]) for name in names)
-            yield from write_groups(group, flat)
+            yield from write_new_flags(command, {name: flat[name] for name in names}, shown)
+            yield from write_groups(command, group, flat, shown)
+
+
+def flag_name(name: str) -> str:
+    return {"runs": "RUN ...", "files": "FILE ..."}.get(name) or f"--{name.replace('_', '-')}"
 
 
 def write_flag(name: str, field: FieldInfo) -> str:
@@ -75,7 +99,7 @@ def write_flag(name: str, field: FieldInfo) -> str:
     shown = "" if default in (None, "", ()) or field.is_required() else f" (default `{default}`)"
     if field.annotation is bool:
         shown = f" (default {'on' if default else 'off'})"
-    flag = {"runs": "RUN ...", "files": "FILE ..."}.get(name) or f"--{name.replace('_', '-')}"
+    flag = flag_name(name)
     if default is True:
         flag += f"`, `--no-{name.replace('_', '-')}"
     others = [alias for part in field.metadata for alias in getattr(part, "aliases", None) or ()]
@@ -90,16 +114,21 @@ def paragraphs(text: str) -> list[str]:
 
 def test_the_page_of_commands_is_up_to_date(monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    page = [HEAD, "## memory-program evaluate\n", *write_flags(EvaluateConfig)]
-    page += ["\n## memory-program score\n", *write_flags(ScoreConfig)]
-    page += ["\n## memory-program optimize\n", *write_flags(OptimizeConfig)]
+    shown: dict[str, str] = {}
+    page = [HEAD.rstrip("\n")]
+    for command, config in (
+        ("evaluate", EvaluateConfig),
+        ("score", ScoreConfig),
+        ("optimize", OptimizeConfig),
+    ):
+        page += write_command(command, config, shown)
     for mode in TRAIN_MODES:
         config = train_mode_config(mode, ["--backend", "local"])
-        page += [f"\n## memory-program train --mode {mode}\n", *write_flags(config)]
+        page += write_command(f"train --mode {mode}", config, shown)
         if mode == "train":
-            page += ["\n## memory-program train --backend arbor\n", *write_flags(ArborTrainConfig)]
-    page += ["\n## memory-program serve\n", *write_flags(ServeConfig)]
-    page += ["\n## memory-program reward-server\n", *write_flags(RewardServerConfig)]
+            page += write_command("train --backend arbor", ArborTrainConfig, shown)
+    page += write_command("serve", ServeConfig, shown)
+    page += write_command("reward-server", RewardServerConfig, shown)
     for command in OTHERS:
         printed = io.StringIO()  # without an encoding: the same letters everywhere
         with pytest.raises(SystemExit), contextlib.redirect_stdout(printed):

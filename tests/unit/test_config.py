@@ -28,8 +28,8 @@ LOCOMO = {"dataset": "locomo"}
         ("tracking_uri", "https://me:hunter22@host", "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
         ("tracking_uri", "https://hunter22@host", "MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"),
         ("tracking_uri", "postgresql://me:hunter22@host/mlflow", "of a database in PGPASSWORD"),
-        ("api_base", "http://me:hunter22@host/v1", "the key that the environment has"),
-        ("api_base", "me:hunter22@host/v1", "the key that the environment has"),
+        ("api_base", "http://me:hunter22@host/v1", "the environment variable of the API key"),
+        ("api_base", "me:hunter22@host/v1", "the environment variable of the API key"),
     ],
 )
 def test_an_address_with_a_password_is_refused_and_not_shown(name, address, instead):
@@ -106,7 +106,9 @@ def test_weights_beside_a_saved_program_write_for_it_only(tmp_path):
 
 def test_trained_weights_cannot_be_sent_to_ray(tmp_path):
     (tmp_path / "model.safetensors").touch()
-    with pytest.raises(ConfigError, match="runs on this machine, and executor='ray' in others"):
+    with pytest.raises(
+        ConfigError, match="runs in the process that calls it, and every process of executor='ray'"
+    ):
         EvaluateConfig(
             executor="ray", systems="memory", model="openai/m", program=tmp_path / "program.json", **LOCOMO
         )
@@ -163,10 +165,13 @@ def test_the_embedded_model_judges_only_if_named_as_judge():
         ),
         ({"num_worlds": 0}, "num_worlds=0 must be at least 1"),
         ({"mode": "judge"}, "mode='judge' needs a judge: name one with --judge-model or --model"),
-        ({"executor": "ray"}, "model 'pocket' runs on this machine, and executor='ray' in others"),
+        (
+            {"executor": "ray"},
+            "model 'pocket' runs in the process that calls it, and every process of executor='ray'",
+        ),
         (
             {"executor": "ray", "model": "openai/m", "reader_model": "local:weights"},
-            "model 'local:weights' runs on this machine, and executor='ray' in others",
+            "model 'local:weights' runs in the process that calls it, and every process of executor='ray'",
         ),
         (
             {"executor": "ray", "model": "openai/m", "build": "two-phase"},

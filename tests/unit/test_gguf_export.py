@@ -115,7 +115,7 @@ def test_another_architecture_is_refused_with_the_way_out(tmp_path):
 
 
 def test_a_training_in_verl_is_not_exported_in_a_format_that_nobody_asked_for(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="format='gguf' is not written from a training in verl"):
+    with pytest.raises(ConfigError, match="format='gguf' cannot be used with --from-verl"):
         ExportConfig(format="gguf", from_verl=tmp_path)
 
 

@@ -101,7 +101,7 @@ def test_nothing_is_downloaded_since_no_licence_is_known():
 
 
 def test_settings_that_do_not_apply_are_refused():
-    with pytest.raises(ConfigError, match="--dataset locomo-plus has a rubric for each question"):
+    with pytest.raises(ConfigError, match="--dataset locomo-plus, which has a rubric for each question"):
         EvaluateConfig(dataset="locomo-plus", model="openai/m", rubrics="strict")
     with pytest.raises(ConfigError, match="no answers with known verdicts"):
         EvaluateConfig(dataset="locomo-plus", model="openai/m", mode="calibrate")

@@ -51,7 +51,7 @@ def test_flags_become_a_config() -> None:
         ({"target": "judge", "model": "openai/m", "dataset": "a.json"}, "unknown dataset 'a.json', choose"),
         ({"target": "judge", "model": "openai/m", "rubric": "mild"}, "choose from lenient, strict"),
         ({"writer_model": "observations"}, "'observations' writes no profile: add --writer"),
-        ({"writer_model": "openai/w", "target": "both"}, "writes for --target reader or retrieval"),
+        ({"writer_model": "openai/w", "target": "both"}, "only applies to --target reader or retrieval"),
         ({"answer_metric": "bleu"}, "unknown answer_metric 'bleu': choose from f1, judge, mix"),
         ({"answer_metric": "judge"}, "needs a model that judges, which 'pocket' cannot: name one with"),
         ({"num_candidates": 1}, "num_candidates=1 must be at least 2"),
@@ -62,7 +62,7 @@ def test_flags_become_a_config() -> None:
         ({"max_demos": 0}, "max_demos=0 leaves nothing to propose: allow demos with --max-demos 4"),
         ({"optimizer": "bootstrap", "model": "openai/m", "max_demos": 0}, "leaves nothing to propose"),
         ({"target": "judge", "model": "openai/m", "judge_model": "openai/j"}, "so name the judge with"),
-        ({"target": "retrieval", "model": "openai/m", "rounds": 3}, "is one search, whose length --trials"),
+        ({"target": "retrieval", "model": "openai/m", "rounds": 3}, "is one search: set its length"),
     ],
 )  # fmt: skip
 def test_invalid_settings_are_refused_with_a_remedy(settings: dict[str, Any], message: str) -> None:

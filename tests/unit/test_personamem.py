@@ -94,7 +94,7 @@ def test_no_judge_is_asked():
         EvaluateConfig(dataset="personamem", model="openai/m", mode="judge")
     with pytest.raises(ConfigError, match="leave --judge-model out"):
         EvaluateConfig(dataset="personamem", model="openai/m", judge_model="openai/j")
-    with pytest.raises(ConfigError, match="no judge is optimised for --dataset personamem"):
+    with pytest.raises(ConfigError, match="has no prompts for --dataset personamem"):
         EvaluateConfig(dataset="personamem", model="openai/m", judge_program="j.json")
 
 

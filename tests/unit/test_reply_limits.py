@@ -139,7 +139,9 @@ def test_thoughts_of_open_models_have_room():
 
 @pytest.mark.parametrize("value", ["enable_thinking=false", "[]", "3"])
 def test_arguments_of_the_chat_template_are_a_json_object(value):
-    with pytest.raises(ConfigError, match=r"chat_template_kwargs=.* is no JSON object: one looks like"):
+    with pytest.raises(
+        ConfigError, match=r"chat_template_kwargs=.* is not a JSON object: expected something like"
+    ):
         EvaluateConfig(chat_template_kwargs=value)
 
 

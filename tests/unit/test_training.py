@@ -120,19 +120,19 @@ def test_only_bundled_models_have_a_default_time_limit():
         ),
         (
             {"target": "reader", "reader_model": "openai/x"},
-            "reader_model='openai/x' is for a frozen reader, and target='reader' trains it",
+            "reader_model='openai/x' names a frozen reader, and target='reader' trains the reader",
         ),
-        ({"writer_model": "openai/x"}, "writer_model='openai/x' is for a frozen writer, and target='writer'"),
+        ({"writer_model": "openai/x"}, "writer_model='openai/x' names a frozen writer, and target='writer'"),
         (
             {"target": "reader", "writer_model": "observations"},
             "writer_model='observations' writes no profile: add --writer-mode generalist",
         ),
-        ({"target": "reader", "alpha": 2}, "alpha=2.0 is for a writer, and target='reader' trains one whose"),
+        ({"target": "reader", "alpha": 2}, "alpha=2.0 only applies to a writer"),
         ({"dataset": "world"}, "--dataset world cannot be trained on: choose --dataset sample"),
         ({"group_size": 1}, "group_size=1 must be at least 2"),
         (
             {"model": "local:Qwen/Qwen3-4B"},
-            "'local:Qwen/Qwen3-4B' thinks before it replies, and max_completion_tokens=512 would cut most",
+            "'local:Qwen/Qwen3-4B' reasons before it replies, and max_completion_tokens=512 would truncate",
         ),
         (
             {"reward_rule": "denser"},

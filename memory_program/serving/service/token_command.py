@@ -18,13 +18,13 @@ Db = Annotated[str, arg(help="Database of the server, an SQLAlchemy URL.")]
 def create_token(
     namespaces: Annotated[
         str,
-        arg(help="Comma-separated namespaces; a name that ends with * stands for all with its beginning."),
+        arg(help="Comma-separated namespaces. A name may end with *: team/* stands for all in team/."),
     ],
     db_url: Db = "sqlite:///memory.sqlite",
     access: Annotated[Literal["read", "write"], arg(help="read: ask and search only.")] = "write",
     label: Annotated[str, arg(help="Name of its holder, for the list and the log of deletions.")] = "",
 ) -> None:
-    """Make a token, and print it. It is shown only once: the database has its hash."""
+    """Create a token and print it. It is shown only once, since the database stores only its hash."""
     with BankStore(_check(db_url)) as store:
         print(ApiTokens(store.database).create(split_list(namespaces), access, label))
 
