@@ -19,8 +19,8 @@ _COMMANDS = {
         "score memory systems on a benchmark or on your own data",
     ),
     "score": ("memory_program.cli:run_score", "score answers or rankings of any other system, from JSONL"),
-    "optimize": ("memory_program.cli:run_optimize", "improve the prompts of the program, or of its judge"),
-    "train": ("memory_program.cli:run_train", "train a writer: rewards, fine-tuning, their data, exports"),
+    "optimize": ("memory_program.cli:run_optimize", "optimise prompts, or the settings of retrieval"),
+    "train": ("memory_program.cli:run_train", "train writer and reader: RL, SFT, their data, exports"),
     "bank": (
         "memory_program.bank.__main__:main",
         "inspect, search, undo, forget, export and import memories",
@@ -29,7 +29,7 @@ _COMMANDS = {
         "memory_program.rl.rollout_files:main",
         "show what a training sampled: replies, rewards, answers",
     ),
-    "world": ("memory_program.worlds.__main__:main", "generate conversations whose truth is known"),
+    "world": ("memory_program.worlds.__main__:main", "generate synthetic conversations from known facts"),
     "forget": ("memory_program.forget.__main__:main", "delete a conversation from runs, reports and MLflow"),
     "arbor": ("memory_program.rl.backends.arbor.__main__:main", "start and stop an Arbor training server"),
     "serve": (
@@ -38,7 +38,7 @@ _COMMANDS = {
     ),
     "token": (
         "memory_program.serving.service.token_command:main",
-        "make, list and revoke the tokens of a memory server",
+        "create, list and revoke the tokens of a memory server",
     ),
     "reward-server": (
         "memory_program.serving.reward_server:main",
@@ -49,11 +49,11 @@ _COMMANDS = {
 """For each subcommand its function, and a phrase for the help."""
 
 TRAIN_MODES = {
-    "train": ("rl.training_run:train", "train a writer by reward, and then evaluate it (the default)"),
-    "evaluate": ("rl.training_run:reevaluate", "evaluate a trained writer again"),
+    "train": ("rl.training_run:train", "train writer or reader by reward, then evaluate (the default)"),
+    "evaluate": ("rl.training_run:reevaluate", "evaluate a trained model again"),
     "trajectories": ("sft.sft_commands:collect_trajectories", "record the tool calls of an expert, for sft"),
     "synthesize": ("sft.sft_commands:synthesize_questions", "let a model write training questions"),
-    "sft": ("sft.sft_commands:fine_tune_parts", "teach a writer the replies of an expert"),
+    "sft": ("sft.sft_commands:fine_tune_parts", "fine-tune a writer or a reader on an expert's trajectories"),
     "export": ("sft.sft_commands:export_to_format", "write trajectories or a model for another tool"),
 }
 """For each mode of ``train.py`` the function that takes its config, and a phrase for the help."""
