@@ -64,7 +64,7 @@ class MemoryContext:
     the order of the conversation. Items of a ranking that score below ``min_relative_score`` times its best
     are dropped; on LoCoMo's turns 0.4 costs 0.001 of recall at 10.
 
-    With ``adds_dates``, excerpts have the date that "yesterday" means (see ``add_dates``).
+    With ``adds_dates``, excerpts also have the dates that their phrases mean (see ``add_dates``).
 
     If the question names an earlier time, up to ``top_k`` memories that held then and were replaced since
     are shown as well, and as many lines of an earlier core block, each before the day on which it ended.
@@ -179,7 +179,7 @@ class NoContext:
 def format_reader_line(entry: Memory | ScoredTurn, *, adds_dates: bool = False) -> str:
     """Write a memory or a turn as a reader sees it: a memory before its date, a turn after its date.
 
-    With ``adds_dates``, the dates that a turn means stand in it, too (see ``add_dates``).
+    With ``adds_dates``, a turn also has the dates that its phrases mean (see ``add_dates``).
     """
     if isinstance(entry, Memory):
         return format_with_date(entry)

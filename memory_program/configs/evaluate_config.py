@@ -407,6 +407,12 @@ class EvaluateConfig(Settings, init=False):
         """Tell if a system is checked for unanswerable questions: one whose reader is shown something."""
         return self.answerability_check and name not in (SystemName.EXTRACTIVE, SystemName.NO_MEMORY)
 
+    def shows_turns(self, name: SystemName) -> bool:
+        """Tell if a system's reader is shown turns of the conversation."""
+        has_memories = name in (SystemName.MEMORY, SystemName.OPTIMIZED)
+        beside_memories = has_memories and self.system.reader.with_verbatim_turns
+        return beside_memories or name in (SystemName.RAG, SystemName.FULL_CONTEXT)
+
     def writer_model_for(self, name: SystemName) -> str | None:
         """Name the model that writes in a system, if any: weights beside a program write for it."""
         if not name.has_model_writer:

@@ -47,7 +47,6 @@ def test_writer_prompts_change_banks():
         {"top_k": 3},
         {"reader_budget": 77},
         {"answerability_check": True},
-        {"add_dates": True},
     ],
 )
 def test_reader_settings_change_answers(changed: dict[str, object]):
@@ -60,6 +59,19 @@ def test_systems_that_do_not_check_answerability_are_the_same_with_the_check(nam
     settings = [EvaluateConfig(model="openai/m", **check) for check in ({}, {"answerability_check": True})]
     made = [identify_system(make_system(name.value, each.system), name, each) for each in settings]
     assert made[0] == made[1]
+
+
+@pytest.mark.parametrize("name", SystemName)
+def test_dates_are_only_recorded_where_turns_are_shown(name):
+    for has_turns in (False, True):
+        program = {"program": "p.json"} if name is SystemName.OPTIMIZED else {}
+        shared = {"model": "openai/m", "with_verbatim_turns": has_turns, **program}
+        dated, plain = (EvaluateConfig(add_dates=dates, **shared) for dates in (True, False))
+        made = [identify_system(make_system(name.value, c.system), name, c) for c in (dated, plain)]
+        with_memories = name in (SystemName.MEMORY, SystemName.OPTIMIZED)
+        shown = name in (SystemName.RAG, SystemName.FULL_CONTEXT) or (with_memories and has_turns)
+        assert (made[0].answer != made[1].answer) is shown
+        assert ("add_dates" in made[0].settings) is shown
 
 
 def test_the_date_of_a_question_changes_its_key():

@@ -78,6 +78,8 @@ def identify_system(system: MemorySystem, name: SystemName, config: EvaluateConf
         settings["full_context_tokens"] = config.system.reader.full_context_tokens
     if config.checks_answerability(name):
         settings["answerability_check"] = True
+    if not config.shows_turns(name):
+        settings.pop("add_dates", None)  # it changes nothing
     settings.pop("reply_format", None)  # what was chosen counts, whether by the flag or not
     if system.reply_formats not in ("", ReplyFormat.CHAT):  # no agent, or the format of version 0.1
         settings["reply_format"] = system.reply_formats

@@ -48,7 +48,7 @@ class Workers:
         self.limits = limits
         self.concurrency = concurrency if batches is None else MAX_BATCH_CALLS
         self.label_traces: Callable[..., AbstractContextManager[None]] = no_labels
-        """Opened by each item around its calls, with the names of what it works on."""
+        """A context in which each item makes its calls, given the ids of its conversation and question."""
         self._batches = batches
         self._line_every_s = line_every_s
         self._stop = threading.Event()
