@@ -31,6 +31,11 @@ def count_processes() -> int:
     return int(os.environ.get("WORLD_SIZE", "1"))
 
 
+def count_local_processes() -> int:
+    """Count those of torchrun's processes that run on this machine; 1 without torchrun."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
 def is_first_process() -> bool:
     """Return True in the first of torchrun's processes, and without torchrun."""
     return os.environ.get("RANK", "0") == "0" or count_processes() == 1

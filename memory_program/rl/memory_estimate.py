@@ -13,6 +13,7 @@ import torch
 
 from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
 from memory_program.core.errors import ConfigError
+from memory_program.core.gpus import count_local_processes
 from memory_program.core.settings import filled_in
 from memory_program.inference.loading import DeviceName, NetworkShape
 from memory_program.rl.trainer.token_scores import CHUNK_LOGITS
@@ -252,9 +253,10 @@ def _smaller_settings(settings: OptimizerSettings | ReinforceSettings) -> list[d
 
 
 def free_memory(device: DeviceName) -> int | None:
-    """Return the bytes of free memory of a device; None where the system does not say it.
+    """Return the bytes of free memory for this process; None where the system does not say it.
 
-    That of a CPU is what the system can give without swapping, within the limit of a container.
+    On a CPU it is what the system can give without swapping, within the limit of a container. torchrun's
+    processes share it. With CUDA, each of them has a GPU of its own.
     """
     if device == "cuda":
         return torch.cuda.mem_get_info()[0]
@@ -268,5 +270,5 @@ def free_memory(device: DeviceName) -> int | None:
         limit = int((group / "memory.max").read_text(encoding="ascii"))
         used = dict(line.split() for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
     except (OSError, ValueError):  # no limit
-        return free
-    return min(free, limit - int(used["anon"]))
+        return free // count_local_processes()
+    return min(free, limit - int(used["anon"])) // count_local_processes()

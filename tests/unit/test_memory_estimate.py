@@ -14,7 +14,7 @@ from memory_program.core.errors import ConfigError
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import NetworkShape, read_network_shape
 from memory_program.rl import training_models
-from memory_program.rl.memory_estimate import GIB, Sampling, check_memory, estimate_memory
+from memory_program.rl.memory_estimate import GIB, Sampling, check_memory, estimate_memory, free_memory
 from memory_program.rl.trainer.packing import Sample, pack_samples
 from memory_program.rl.trainer.policy_step import LocalTrainer
 from memory_program.rl.trainer.token_scores import TokenScorer
@@ -155,6 +155,12 @@ def test_the_kv_cache_holds_the_prompts_and_what_grows_beside_its_rectangle():
     per_token = 2 * QWEN_3B.layers * QWEN_3B.kv_heads * QWEN_3B.head_width * 2
     found = estimate_memory(QWEN_3B, settings(), weight_bytes=2, sampling=Sampling(32, 1500, 500))
     assert found.kv_cache / per_token == 1.25 * 32 * 2048 + 32 * 1500 + 16_384
+
+
+def test_processes_of_torchrun_share_the_memory_of_a_cpu(monkeypatch):
+    whole = free_memory("cpu")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert free_memory("cpu") == pytest.approx(whole / 4, rel=0.1)
 
 
 def test_fine_tuning_has_no_reference_and_no_kv_cache():
