@@ -24,7 +24,7 @@ _ANSWERABLE = 505  # questions of the test split with an answer
 _NAMES = ("model", "training", "system")
 _TYPES = ("multi-hop", "temporal", "open-domain", "single-hop")
 _FAULTS = {  # in results.json, and as the head of a column
-    "never stored": "not stored",
+    "never stored": "never stored",
     "stored but not retrieved": "not retrieved",
     "retrieved but misread": "misread",
     "abstained although shown": "abstained",
