@@ -27,6 +27,7 @@ from memory_program.agents.reply_repair import (
     ReplyJson,
     close_repeated_calls,
     is_no_calls,
+    keeps_words,
     read_calls,
 )
 
@@ -186,9 +187,9 @@ class StrictChatAdapter(dspy.ChatAdapter):
     ) -> dict[str, Any]:
         """Read a reply whose fields stand after their markers, on lines of their own or glued to the text."""
         outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
-        marker, count, filled = marker_pattern([*outputs, "completed"]), 0, None
+        marker, count, filled, broken = marker_pattern([*outputs, "completed"]), 0, None, ""
         if calls_field is not None:
-            text, count = self._normalize_calls(signature, text, calls_field, marker)
+            text, count, broken = self._normalize_calls(signature, text, calls_field, marker)
             present = {found[1] for found in _HEADER.finditer(text)}
             filled = next((name for name in outputs if name not in present), None)
             if filled == calls_field and len(present - {"completed"}) == 1:
@@ -202,6 +203,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
             if name == calls_field:
                 if len(value.tool_calls) < count:
                     raise AmbiguousReplyError(f"some of {count} calls in `{name}` are unreadable")
+                if not keeps_words(broken, value.format()):
+                    raise AmbiguousReplyError(f"a repair of `{name}` would lose a part of it")
                 for call in value.tool_calls:
                     call.args = _replace_invalid_characters(call.args)
             elif isinstance(value, str):
@@ -212,16 +215,17 @@ class StrictChatAdapter(dspy.ChatAdapter):
 
     def _normalize_calls(
         self, signature: type[dspy.Signature], text: str, field: str, marker: re.Pattern[str]
-    ) -> tuple[str, int]:
+    ) -> tuple[str, int, str]:
         """Replace a field's text by the JSON of its calls, without prose and code fences.
 
         Returns:
-            the reply, its other markers on lines of their own, and the number of calls in the field.
+            the reply, its other markers on lines of their own, the number of calls in the field, and the
+            field's text if it is no JSON and was left for the library to repair.
         """
         own = marker_pattern([field])
         header = next((found for found in _HEADER.finditer(text) if found[1] == field), own.search(text))
         if header is None:
-            return self._separate_markers(text, marker), 0
+            return self._separate_markers(text, marker), 0, ""
         before = self._separate_markers(text[: header.end()], marker).rstrip()
         values: list[ReplyJson] = []
         start = end = header.end()
@@ -254,11 +258,11 @@ class StrictChatAdapter(dspy.ChatAdapter):
         if not values:
             self.is_repaired = True
             must_repair = len(_CALL_NAME.findall(section))
-            return f"{before}\n{section}\n\n{rest}", must_repair
+            return f"{before}\n{section}\n\n{rest}", must_repair, section
         read = read_calls(values)
         self.is_repaired |= read.is_repaired or len(section.strip()) != len(text[start:end].strip())
         # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string
-        return f"{before}\n{json.dumps({'tool_calls': read.calls})}\n\n{rest}", len(read.calls)
+        return f"{before}\n{json.dumps({'tool_calls': read.calls})}\n\n{rest}", len(read.calls), ""
 
     def _separate_markers(self, text: str, marker: re.Pattern[str], *, is_line_begun: bool = False) -> str:
         separated = separate_markers(text, marker, is_line_begun=is_line_begun)

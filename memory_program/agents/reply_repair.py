@@ -6,6 +6,7 @@ they can only mean, and the reply counts as repaired. Two values for one argumen
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,6 +22,14 @@ _ARGUMENTS = re.compile(
 _LIST_BEGINS = re.compile(r'\s*(?:\[\[ ## tool_calls ## \]\]\s*)?\{\s*"tool_calls"\s*:\s*\[\s*')
 _NO_CALLS = re.compile(
     r"\{\s*\}|\[\s*(?:null|none|\{\s*\})?\s*\]|no (?:tool )?calls?(?: (?:are )?needed)?|none needed", re.I
+)
+
+
+_WRITTEN_JSON = re.compile(r'[\[{].*[\]}"”]', re.DOTALL)
+_COMMENT = re.compile(r'(?<=[,{}\[\]])[^\S\n]*(?://|#)[^\n"]*$', re.MULTILINE)
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[\\nrtbf])")
+_FORM_WORD = re.compile(
+    rf"name|tool|calls?|function|action|id|type|null|none|{_ARGUMENTS.pattern}", re.IGNORECASE
 )
 
 
@@ -102,6 +111,28 @@ def close_repeated_calls(text: str) -> str:
     span = max(period, 2)  # one call twice may be an accident
     is_loop = len(calls) >= span + period and calls[-span:] == calls[-span - period : -period]
     return f"{text[:end]}]}}" if is_loop and calls[-period].startswith(text[start:]) else text
+
+
+def keeps_words(broken: str, repaired: ReplyJson) -> bool:
+    """Tell if a repair of broken JSON kept all of its words, except those of its form and of comments.
+
+    A library that guesses may take a quotation mark inside a text for its end, and leave out the rest.
+
+    Example:
+        >>> keeps_words('{"text": "He said: "no""}', {"text": "He said:"})
+        False
+        >>> keeps_words("{'text': 'It is Rex', 'kind': None}", {"text": "It is Rex", "kind": None})
+        True
+    """
+    written = _WRITTEN_JSON.search(broken)
+    said = _COMMENT.sub("", written[0]) if written else ""
+    lost = _count_words(said) - _count_words(json.dumps(repaired, ensure_ascii=False))
+    return all(_FORM_WORD.fullmatch(word) for word in lost)
+
+
+def _count_words(text: str) -> Counter[str]:
+    plain = _ESCAPE.sub(lambda found: chr(int(found[1], 16)) if found[1] else " ", text)
+    return Counter(re.findall(r"[^\W_]+", plain))
 
 
 def read_calls(values: list[ReplyJson]) -> ReadCalls:

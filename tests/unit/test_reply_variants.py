@@ -147,6 +147,34 @@ def test_what_is_ambiguous_is_refused_whole(completion):
         read(completion)
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        """{"action": "create", "text": "Mara: "I moved\\", she said", "happened_at": "yesterday"}""",
+        "{“action”: “create”, “text”: “Mara works at 9, then rests”, “happened_at”: “yesterday”}",
+        """{"action": "create", "text": "Mara works.", "happened_at":, "yesterday"}""",
+    ],
+)
+def test_a_repair_that_would_lose_the_end_of_a_text_is_refused(args):
+    reply = f'{{"tool_calls": [{{"name": "manage_memory", "args": {args}}}]}}'
+    for completion in (f"{MARKER}{reply}{END}", reply):
+        with pytest.raises(AdapterParseError, match="would lose a part of it"):
+            read(completion)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        f"{{'tool_calls': [{{'name': 'manage_memory', 'args': {ARGS}}}]}}",
+        written(CALL).replace("}]}", "},]}"),
+        written(CALL).replace("[{", "[ // the dog\n{"),
+        f"Sure:\n{written(CALL)[:-2]}\n",
+    ],
+)
+def test_a_repair_that_keeps_every_word_is_read_and_counted(section):
+    assert calls_in(f"{MARKER}{section}{END}") == ([("manage_memory", ARGS)], True)
+
+
 def test_a_cut_reply_without_a_marker_is_refused_as_cut():
     text = written(CALL, OTHER)
     for length in range(1, len(text)):
