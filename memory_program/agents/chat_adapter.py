@@ -38,6 +38,7 @@ _HEADER = re.compile(r"^[^\S\n]*\[\[ ## (\w+) ## \]\]", re.MULTILINE)
 _CALLS_BEGIN = re.compile(r'\{\s*"(?:tool_calls|name|id|type|function|tool|tool_name)"|\[\s*[{\]]')
 _CALL_NAME = re.compile(r"""["']name["']\s*:""")
 _JSON_BEGINS = re.compile(r"\{|\[\s*[{\]]")
+_UNREAD_CALL = re.compile(r"(?=[^{]*\{).*\w_(?:memory|core)\b", re.DOTALL)
 # Special tokens of chat templates that stand before the reply, and Granite's tag.
 _ROLE_TOKENS = re.compile(r"\s*(?:(?:<[|｜][^<>\n|｜]{1,40}[|｜]>|<response>)\s*(?:assistant\s*)?)+")
 _FENCED = re.compile(r"\s*```[a-z]*[^\S\n]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
@@ -228,6 +229,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
             return self._separate_markers(text, marker), 0, ""
         before = self._separate_markers(text[: header.end()], marker).rstrip()
         values: list[ReplyJson] = []
+        skipped: list[str] = []
         start = end = header.end()
         is_broken = False
         try:
@@ -237,6 +239,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 other = marker.search(text, end)
                 if other is not None and other.start() < begin.start():
                     break
+                skipped.append(text[end : begin.start()])
                 value, end = DECODER.raw_decode(text, begin.start())
                 values.append(value)
         except json.JSONDecodeError:  # not quite JSON: the library's repair of commas and quotes is welcome
@@ -259,6 +262,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
             self.is_repaired = True
             must_repair = len(_CALL_NAME.findall(section))
             return f"{before}\n{section}\n\n{rest}", must_repair, section
+        if any(map(_UNREAD_CALL.match, [*skipped, section[end - start :]])):
+            raise AmbiguousReplyError(f"a call in `{field}` is unreadable")
         read = read_calls(values)
         self.is_repaired |= read.is_repaired or len(section.strip()) != len(text[start:end].strip())
         # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string

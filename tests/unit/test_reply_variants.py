@@ -162,6 +162,13 @@ def test_a_repair_that_would_lose_the_end_of_a_text_is_refused(args):
             read(completion)
 
 
+def test_a_broken_call_beside_whole_ones_is_never_left_out():
+    lines = [json.dumps(OTHER), f'{{name: "manage_memory", args: {json.dumps(ARGS)}}}', json.dumps(OTHER)]
+    for calls in (lines, lines[1:], lines[:2]):
+        with pytest.raises(AdapterParseError):
+            read(MARKER + "\n".join(calls) + END)
+
+
 @pytest.mark.parametrize(
     "section",
     [
