@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from memory_program.bank.dates.date_span import format_day
-from memory_program.bank.dates.resolve import find_dates, resolve_date, resolve_date_span
+from memory_program.bank.dates.resolve import add_dates, find_dates, resolve_date, resolve_date_span
 
 FRIDAY = date(2023, 6, 9)
 
@@ -529,3 +529,8 @@ def test_a_date_in_figures_is_itself(day, said_on):
 @given(st.dates(date(1900, 1, 1), date(2099, 12, 31)), st.dates())
 def test_a_day_in_words_is_itself(day, said_on):
     assert resolve_date(format_day(day), said_on) == day
+
+
+def test_a_date_is_added_beside_another_that_ends_like_it():
+    text = "I ran yesterday. The race is on 18 June 2023."
+    assert add_dates(text, FRIDAY) == "I ran yesterday (8 June 2023). The race is on 18 June 2023."

@@ -62,7 +62,8 @@ def add_dates(text: str, said_on: date) -> str:
     """
     for mention in reversed(find_dates(text, said_on)):
         name, said = mention.date_span.phrase_inside, text[mention.start : mention.end]
-        if name.casefold() not in text.casefold() and not _WEEKDAY.fullmatch(said):
+        has_date = re.search(rf"(?<!\d){re.escape(name)}", text, re.IGNORECASE)  # 18 June is no 8 June
+        if not has_date and not _WEEKDAY.fullmatch(said):
             text = f"{text[: mention.end]} ({name}){text[mention.end :]}"
     return text
 
