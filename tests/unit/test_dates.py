@@ -534,3 +534,12 @@ def test_a_day_in_words_is_itself(day, said_on):
 def test_a_date_is_added_beside_another_that_ends_like_it():
     text = "I ran yesterday. The race is on 18 June 2023."
     assert add_dates(text, FRIDAY) == "I ran yesterday (8 June 2023). The race is on 18 June 2023."
+
+
+def test_a_weekday_of_a_longer_phrase_is_not_taken_alone():
+    march = date(2024, 3, 1)
+    assert phrases("We met last Black Friday and next Good Friday.", march) == [
+        "24 November 2023",
+        "29 March 2024",
+    ]
+    assert phrases("We met the Sunday before last.", march) == []

@@ -17,7 +17,7 @@ from memory_program.bank.dates.date_span import (
     format_month,
     year_span,
 )
-from memory_program.bank.dates.holidays import HOLIDAY, holiday_span
+from memory_program.bank.dates.holidays import HOLIDAY
 from memory_program.bank.dates.phrases import (
     COUNT,
     FULL_WEEKDAY,
@@ -37,6 +37,7 @@ from memory_program.bank.dates.phrases import (
     named_year,
     number_from_words,
     relative_direction,
+    relative_holiday,
     relative_weekday,
     weekday_number,
 )
@@ -302,9 +303,7 @@ _TABLE: tuple[tuple[str, PhraseReader], ...] = (
     ),
     (
         rf"(?:{THE_WHICH} |(?:over )?the )?(?:over )?{HOLIDAY}(?:{_OF}{_YEAR})?",
-        lambda match, anchor: holiday_span(
-            match, anchor, relative_direction(match) if match["which"] else None
-        ),
+        relative_holiday,
     ),
     (
         rf"{HOLIDAY}{_OF}{THE_WHICH} year",

@@ -284,6 +284,11 @@ def _relative_period(match: re.Match[str], anchor: date) -> DateSpan | None:
     return DateSpan(first, monday + timedelta(6), _relative_phrase(unit, direction, anchor))
 
 
+def relative_holiday(match: re.Match[str], anchor: date) -> DateSpan | None:
+    """Resolve ``Good Friday 2023``, ``last Black Friday`` (that is over) and ``Christmas`` (the closest)."""
+    return holiday_span(match, anchor, relative_direction(match) if match["which"] else None)
+
+
 def _period_at_offset(match: re.Match[str], anchor: date) -> DateSpan | None:
     """Resolve ``two weeks ago``, ``in 3 days`` (an exact day); ``a few`` counts as three.
 
@@ -369,8 +374,8 @@ PHRASES: tuple[tuple[re.Pattern[str], PhraseReader], ...] = tuple(
         (rf"{SEASON},? (?:of )?{YEAR}", _season_span),
         (rf"(?:in|since|until|by|early|mid|late)[ -]{MONTH}", named_month),
         (rf"{FULL_WEEKDAY},? (?:the )?{ORDINAL}", day_of_month),
-        (rf"{WEEKDAY_HOLIDAY}(?:,? (?:of )?{YEAR})?", holiday_span),
-        (FULL_WEEKDAY, relative_weekday),
+        (rf"(?:{THE_WHICH} )?{WEEKDAY_HOLIDAY}(?:,? (?:of )?{YEAR})?", relative_holiday),
+        (rf"{FULL_WEEKDAY}(?! (?:before last|after next)\b)", relative_weekday),
         (rf"on the {ORDINAL}{_COUNTED_THING}", day_of_month),
         (YEAR, named_year),
     )
