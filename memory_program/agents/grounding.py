@@ -70,11 +70,12 @@ _DATE_FIGURE = re.compile(r"\d+(?:st|nd|rd|th)?")
 _UNSPACED = regex.compile(r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]+")
 _LATIN = regex.compile(r"\p{Latin}+")
 _PLACEHOLDER = re.compile(r"[^\w<]*<[^<>]+>\W*")
-_COPIED = {re.sub(r"\W+", " ", text).strip().lower() for text in PLACEHOLDERS.values() if " " in text}
+_EXAMPLES = [text for text in PLACEHOLDERS.values() if " " in text]
+_COPIED = {re.sub(r"\W+", " ", text).strip().lower() for text in _EXAMPLES}
 
 
 def is_placeholder(text: str) -> bool:
-    """Tell if a text is an example of the prompt and no content.
+    """Tell if a text is an example of the prompt and no content, or holds one beside its content.
 
     Example:
         >>> is_placeholder("<one fact from the session>"), is_placeholder("One fact from the session.")
@@ -83,7 +84,8 @@ def is_placeholder(text: str) -> bool:
         (False, False)
     """
     bare = re.sub(r"\W+", " ", text).strip().lower()
-    return bare in _COPIED or _PLACEHOLDER.fullmatch(text) is not None
+    is_example = bare in _COPIED or _PLACEHOLDER.fullmatch(text) is not None
+    return is_example or any(example in text.lower() for example in _EXAMPLES)
 
 
 def is_grounded(text: str, session: Session, replaced: Iterable[str] = ()) -> bool:

@@ -98,6 +98,7 @@ def test_a_text_in_another_alphabet_may_be_a_translation(text, said, expected):
 
 def test_an_example_of_a_prompt_is_a_placeholder_and_other_text_is_not():
     assert all(map(is_placeholder, ["<one fact from the session>", "One fact from the session.", "<name>"]))
+    assert is_placeholder("Mara lives in Oslo.\n<one fact from the session>")
     assert not any(map(is_placeholder, ["", "Mara wrote <b> on the wall.", "2 < 3 > 1", "One fact"]))
 
 
