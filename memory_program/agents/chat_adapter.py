@@ -60,7 +60,8 @@ class TruncatedReplyError(AdapterParseError):
 class StrictChatAdapter(dspy.ChatAdapter):
     """ChatAdapter without JSON fallback or repair of cut replies, safe against its own markers.
 
-    ``is_repaired`` tells if the last reply that it read was not in the program's form.
+    ``is_repaired`` tells if the last reply that it read was not in the program's form, ``has_open_end`` if
+    its calls are in no list, so that nothing shows that the last one is there.
     """
 
     has_field_markers = True
@@ -70,6 +71,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
         """Make the adapter. It has no settings, so that rollouts and training text cannot differ."""
         super().__init__(use_json_adapter_fallback=False)
         self.is_repaired = False
+        self.has_open_end = False
 
     def format_field_structure(self, signature: type[dspy.Signature]) -> str:
         """Render the fields, once for each signature."""
@@ -106,7 +108,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
         elif opened := _OPEN_FENCE.match(text):
             text = text[opened.end() :]
         text = close_repeated_calls(text.lstrip())
-        self.is_repaired = text.strip() != completion.strip()
+        self.is_repaired, self.has_open_end = text.strip() != completion.strip(), False
         outputs: dict[str, Any] = signature.output_fields  # Any: pydantic's
         calls_field = next((n for n, field in outputs.items() if field.annotation is dspy.ToolCalls), None)
         try:
@@ -264,6 +266,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
             return f"{before}\n{section}\n\n{rest}", must_repair, section
         if any(map(_UNREAD_CALL.match, [*skipped, section[end - start :]])):
             raise AmbiguousReplyError(f"a call in `{field}` is unreadable")
+        is_list = len(values) == 1 and (isinstance(values[0], list) or "tool_calls" in values[0])
+        self.has_open_end = not is_list and not is_completed
         read = read_calls(values)
         self.is_repaired |= read.is_repaired or len(section.strip()) != len(text[start:end].strip())
         # in ASCII: DSPy reads line by line, and also breaks at characters that may stand in a JSON string

@@ -101,12 +101,12 @@ def predict(
             raise CallFailedError(CallFailure(where, outcome, message)) from error
         except LMError as error:
             raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
-    # Calls in a text have an end of their own. An answer that was cut can look whole, as can a list without
-    # calls, and native calls, which the provider takes apart.
+    # A list of calls in a text has an end of its own. An answer that was cut can look whole, as can a list
+    # without calls, calls without a list, and native calls, which the provider takes apart.
     if _is_last_call_truncated(meter):
         has_calls = any(isinstance(v, dspy.ToolCalls) and v.tool_calls for v in prediction.values())
         ends_in_text = list(signature.output_fields.values())[-1].annotation is str
-        if ends_in_text or not has_calls or isinstance(adapter, NativeToolsAdapter):
+        if ends_in_text or not has_calls or adapter.has_open_end or isinstance(adapter, NativeToolsAdapter):
             texts = " ".join(str(value) for value in prediction.values())
             message = _name_repetition(texts, meter) or "the reply reached the limit of tokens"
             raise CallFailedError(CallFailure(where, Outcome.TRUNCATED, message))

@@ -461,11 +461,21 @@ def test_calls_that_a_server_left_in_the_text_are_read():
     assert (space.bank.core, record.counts.repaired) == ("Mara has a dog.", 1)
 
 
-def test_native_calls_of_a_cut_reply_are_refused():
-    endpoint = Endpoint(
-        lambda _: True, call_part(1, "edit_core", action="append", text="Mara has"), finish="length"
-    )
-    writer = MemoryWriter("generalist", replies=TOOLS)
+ONE_LINE = json.dumps({"name": "edit_core", "args": {"action": "append", "text": "Mara has a dog."}})
+
+
+@pytest.mark.parametrize(
+    ("replies", "part", "is_refused"),
+    [
+        (TOOLS, ToolCallPart(id="1", name="edit_core", input={"action": "append", "text": "Mara has"}), True),
+        (JSON, TextPart(f"{ONE_LINE}\n{ONE_LINE}"), True),
+        (ReplySettings(), TextPart(f"[[ ## tool_calls ## ]]\n{ONE_LINE}"), True),
+        (ReplySettings(), TextPart(f"[[ ## tool_calls ## ]]\n[{ONE_LINE}]"), False),
+    ],
+)
+def test_calls_of_a_cut_reply_are_refused_if_they_are_in_no_list(replies, part, is_refused):
+    endpoint = Endpoint(lambda _: True, part, finish="length")
+    writer = MemoryWriter("generalist", replies=replies)
     from memory_program.models.rate_limit import AdaptiveLimiter, RateLimitedEngine, RetryPolicy
 
     engine = RateLimitedEngine(endpoint, AdaptiveLimiter(1), RetryPolicy())
@@ -473,7 +483,7 @@ def test_native_calls_of_a_cut_reply_are_refused():
     lm = dspy.LM("test/endpoint", engine=engine, cache=False, num_retries=0)
     with dspy.context(lm=lm):
         record = MemoryProgram(writer).remember(MemorySpace("mara"), SESSION)
-    assert [failure.outcome for failure in record.failures] == [Outcome.TRUNCATED]
+    assert [failure.outcome for failure in record.failures] == [Outcome.TRUNCATED] * is_refused
 
 
 @pytest.mark.parametrize("args", [{"partial_json": '{"action":"append","text":"Mara ha'}, {"value": [1]}])
