@@ -196,10 +196,15 @@ class BM25Index:
         return [Hit(position, float(scores[position])) for position in top_positions(scores, top_k)]
 
     def find_with_all_words(self, text: str) -> list[int]:
-        """List, in rising order, the live documents that hold every word of a text, however often."""
+        """List, in rising order, the live documents that hold every word of a text, however often.
+
+        These are all documents for a text without words, such as an emoji.
+        """
         postings = [self._posting(stem) for stem in stem_counts(text)]
+        if not postings:
+            return np.flatnonzero(self.live).tolist()
         known = sorted((posting.entries()[0] for posting in postings if posting is not None), key=len)
-        if not known or len(known) < len(postings):
+        if len(known) < len(postings):
             return []
         found = known[0][self.live[known[0]]]
         for positions in known[1:]:

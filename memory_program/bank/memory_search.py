@@ -172,7 +172,7 @@ class MemoryIndex:
         ]
 
     def find_with_all_words(self, bank: MemoryBank, text: str) -> list[Memory]:
-        """List the live memories of a bank that hold every word of a text, the earliest first."""
+        """List the live memories with every word of a text, the earliest first: all for one without words."""
         with self._lock:
             self._catch_up(bank)
             places = self._lexical.find_with_all_words(text)

@@ -253,10 +253,10 @@ def test_documents_with_all_words_are_listed(seed: int) -> None:
     index, documents = BM25Index(), dict[int, str]()
     for _ in range(150):
         write_at_random(index, documents, rng)
-    for text in [sentence(rng, 4) for _ in range(50)] + list(documents.values()):
+    for text in ["", *[sentence(rng, 4) for _ in range(50)], *documents.values()]:
         words = set(tokenize(text))
         holding = [place for place, document in documents.items() if words <= set(tokenize(document))]
-        assert index.find_with_all_words(text) == (sorted(holding) if words else [])
+        assert index.find_with_all_words(text) == sorted(holding)
 
 
 def test_empty_documents_and_queries_find_nothing() -> None:

@@ -153,6 +153,13 @@ def test_the_same_fact_twice_is_stored_once(space):
     assert len(space.bank) == 1
 
 
+@pytest.mark.parametrize("text", ["🎉🎉", "It is not."])
+def test_the_same_text_without_indexed_words_is_stored_once(space, text):
+    create(semantic(space), text)
+    semantic(space).call("search_memory", {"query": "Mara"}, ALL_TOOLS)
+    assert create(semantic(space), text) == "already stored as m1"
+
+
 def test_a_duplicate_is_found_among_memories_that_repeat_its_words(space):
     create(semantic(space), "Mara likes tea.")
     for times in range(2, 6):
