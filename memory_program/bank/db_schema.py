@@ -82,6 +82,7 @@ SNAPSHOTS = Table(
 )
 # Turns that no agent has written yet (see ``turn_buffer``). ``session`` is NULL while a session is open.
 # A process claims a session for seconds while it writes it, so that no other calls the model for it as well.
+# A position is never used twice, not even in SQLite: an old id such as ``new:1`` must not name a later turn.
 TURNS = Table(
     "memory_turns",
     _metadata,
@@ -94,6 +95,7 @@ TURNS = Table(
     Column("turn", Text, nullable=False),
     Column("claimed_by", String(32)),
     Column("claimed_until", Float),
+    sqlite_autoincrement=True,
 )
 # The answers to requests with a key of their own, so that a repeated one changes nothing.
 REQUESTS = Table(
@@ -127,7 +129,8 @@ def has_schema(connection: Connection, where: str) -> bool:
         return False
     found = connection.scalar(select(META.c.value).where(META.c.key == "schema_version"))
     if found == str(SCHEMA_VERSION):
-        return not _missing_columns(connection)  # some were added within this version
+        # both were added within this version
+        return not _missing_columns(connection) and not _reuses_positions(connection)
     is_newer = found is not None and found.isdecimal() and int(found) > SCHEMA_VERSION
     way_out = (
         "update memory-program" if is_newer else "open it with the version of memory-program that wrote it"
@@ -139,7 +142,7 @@ def has_schema(connection: Connection, where: str) -> bool:
 
 
 def create_schema(connection: Connection) -> None:
-    """Create the missing tables and columns; on PostgreSQL one process at a time."""
+    """Create the missing tables and columns, in the current form; on PostgreSQL one process at a time."""
     if connection.dialect.name == "postgresql":
         connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK})
     is_new = not inspect(connection).has_table(META.name)
@@ -147,6 +150,12 @@ def create_schema(connection: Connection) -> None:
     for column in _missing_columns(connection):  # each added one may be NULL
         kind = column.type.compile(connection.dialect)
         connection.execute(text(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}"))
+    if _reuses_positions(connection):  # SQLite cannot alter this
+        waiting = [dict(row) for row in connection.execute(select(TURNS)).mappings()]
+        TURNS.drop(connection)
+        TURNS.create(connection)
+        if waiting:
+            connection.execute(insert(TURNS), waiting)
     if is_new:
         connection.execute(insert(META), {"key": "schema_version", "value": str(SCHEMA_VERSION)})
 
@@ -156,3 +165,11 @@ def _missing_columns(connection: Connection) -> list[Column[Any]]:  # Any: of an
     names = {(table, column["name"]) for (_, table), columns in found.items() for column in columns}
     every = (column for table in _metadata.sorted_tables for column in table.columns)
     return [column for column in every if (column.table.name, column.name) not in names]
+
+
+def _reuses_positions(connection: Connection) -> bool:
+    """Say if the turns are in a table of SQLite whose positions begin again once no turn waits."""
+    if connection.dialect.name != "sqlite":
+        return False
+    made = text("SELECT sql FROM sqlite_master WHERE type = 'table' AND name = :name")
+    return "AUTOINCREMENT" not in (connection.scalar(made, {"name": TURNS.name}) or "AUTOINCREMENT")

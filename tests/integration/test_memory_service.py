@@ -15,7 +15,7 @@ import dspy
 import pytest
 from dspy.clients import base_lm
 
-from locomo.types import Session
+from locomo.types import Session, Turn
 from memory_program.bank.forgetting import forget_namespace
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.outcomes import SessionRecord
@@ -372,6 +372,25 @@ def test_turns_that_wait_in_a_store_from_before_claims_are_written(url, model):
         execute(url, f"ALTER TABLE memory_turns DROP COLUMN {column}")
     with running(url, model.url) as service:
         assert service.wait("ana", 15)
+
+
+def test_a_store_whose_positions_were_used_again_keeps_its_turns_and_uses_each_once(tmp_path):
+    url = f"sqlite:///{tmp_path / 'm.sqlite'}"
+    with BankStore(url) as store:
+        TurnBuffer(store.database, HOUR).add("ana", [said("I paint birds.")])
+    columns = "namespace, session, said_at, added_at, chars, turn"
+    execute(url, "ALTER TABLE memory_turns RENAME TO new")  # older stores have this table:
+    execute(url, f"CREATE TABLE memory_turns (position INTEGER PRIMARY KEY, {columns})")
+    execute(url, f"INSERT INTO memory_turns SELECT position, {columns} FROM new")
+    execute(url, "DROP TABLE new")
+    for number, told in ((1, "I paint birds."), (2, "I paint fish.")):
+        with BankStore(url) as store:
+            buffer = TurnBuffer(store.database, HOUR)
+            (waiting,) = buffer.sessions("ana")
+            assert waiting.turns == (Turn(f"new:{number}", "Mara", told),)
+            with store.database.writing() as connection:
+                buffer.drop(connection, "ana", [number])
+            buffer.add("ana", [said("I paint fish.")])
 
 
 def test_a_waiting_session_whose_number_was_saved_with_other_content_gets_a_new_one(url, model):

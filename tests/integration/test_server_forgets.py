@@ -121,6 +121,17 @@ def test_what_was_just_said_can_be_forgotten(service):
         service.forget("ana", ["D9:1"])
 
 
+def test_the_id_of_a_turn_is_never_that_of_a_later_one(service):
+    service.add("ana", [said("My secret hamster is called Quuxbert.")])
+    found = next(hit for hit in service.search("ana", "hamster") if hit.kind is None)
+    service.end_session("ana")
+    assert service.wait("ana", 15)  # now no turn waits
+    service.add("ana", [said("I paint birds.")])
+    with pytest.raises(UnknownMemoryError, match="not a turn of the open session"):
+        service.forget("ana", [found.item_id])
+    assert "I paint birds." in shown(service, "birds")
+
+
 @pytest.mark.parametrize(
     ("profile", "fact", "left"),
     [
