@@ -273,6 +273,25 @@ def test_headers_that_are_not_ascii_pass_as_bytes(tmp_path, model):
         assert (one.status_code, dict(one.headers.raw)[b"x-request-id"]) == (200, "r☺".encode())
 
 
+def test_a_cookie_of_one_client_is_not_sent_with_the_request_of_another(tmp_path, model):
+    heard = []
+
+    async def app(scope, receive, send):
+        heard.append(dict(scope["headers"]).get(b"cookie"))
+        await receive()
+        headers = [(b"content-type", b"application/json"), (b"set-cookie", b"session=alice")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"{}"})
+
+    with ServedApp(app, lifespan="off") as upstream:
+        url, base = f"sqlite:///{tmp_path / 'b.sqlite'}", "http://{}:{}/v1".format(*upstream.address)
+        with served(url, model.url, proxy=True, upstream=base) as (address, _):
+            for key in ("alice", "bob"):
+                sent = {"Authorization": f"Bearer sk-{key}"}
+                assert httpx.get(f"{address}/v1/models", headers=sent).status_code == 200
+    assert heard == [None, None]
+
+
 def test_an_upstream_that_is_not_there_is_an_error_that_says_so(tmp_path, model):
     url = f"sqlite:///{tmp_path / 'b.sqlite'}"
     with served(url, model.url, proxy=True, upstream="http://127.0.0.1:9/v1") as (address, _):

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
 
 import anyio
@@ -67,6 +68,8 @@ class ChatProxy:
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0),
             limits=httpx.Limits(max_keepalive_connections=20),  # by default, streams beyond 100 wait
+            # a cookie that one client's request got would go along with those of all others
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         )
 
     def router(self) -> APIRouter:
