@@ -440,6 +440,15 @@ def test_models_are_those_of_the_upstream_and_bad_requests_are_errors(tmp_path, 
         for body in ({}, {"messages": "x"}, {"messages": [{"role": "x"}]}, [], "x"):
             answer = httpx.post(f"{client.base_url}chat/completions", json=body)
             assert (answer.status_code, answer.json()["error"]["type"]) == (400, "invalid_request_error")
+        faults = {
+            b'{"messages": [{"role": "user"}, {"role": "critic"}]}': "messages.1.role: Input should be",
+            b'{"messages": "x"}': "messages: Input should be a valid list",
+            b"{}": "it is no object with a list of messages",
+            b"x": "it is no JSON in UTF-8",
+        }
+        for content, told in faults.items():
+            answer = httpx.post(f"{client.base_url}chat/completions", content=content)
+            assert told in answer.json()["error"]["message"]
         page = httpx.post(
             f"{client.base_url}chat/completions", content=b"{}", headers={"origin": "https://evil.example"}
         )

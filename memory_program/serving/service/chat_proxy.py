@@ -18,7 +18,7 @@ import httpx
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response, StreamingResponse
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from locomo.prompt_markers import escape_prompt_markers
 from memory_program.agents.context import ReaderContext
@@ -38,6 +38,8 @@ _SAME_EXCHANGE_S = 600.0  # a client repeats a request within minutes; later it 
 _LONGEST_SILENCE_S = 600.0  # of the upstream API
 # A reply that raises one of these cannot be read: it is passed on, and not remembered.
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError)
+_MESSAGES = TypeAdapter(list[ChatMessage])
+_MOST_FAULTS = 3  # that the error of a request names
 _PASSED_ON = ("content-type", "retry-after", "x-request-id")
 _logger = logging.getLogger("memory_program.serve")
 
@@ -100,10 +102,9 @@ class ChatProxy:
         if request.headers.get(SWITCH_HEADER, "").strip().lower() != "off":
             try:
                 body: Any = json.loads(content)
-                messages = [ChatMessage.model_validate(message) for message in body["messages"]]
+                messages = _MESSAGES.validate_python(body["messages"])
             except (ValueError, TypeError, KeyError, RecursionError) as error:
-                is_json = isinstance(error, ValidationError)
-                why = "its messages are not those of a chat" if is_json else "no JSON chat"
+                why = _describe_unreadable(error)
                 return _openai_error(400, f"the request cannot be read: {why}", "invalid_request_error")
             principal: Principal = request.state.principal
             user = body.get("user")
@@ -323,6 +324,16 @@ def _passed_on(headers: httpx.Headers) -> dict[str, str]:
         for name, value in as_sent
         if name in _PASSED_ON or name.startswith(("openai-", "x-ratelimit-"))
     }
+
+
+def _describe_unreadable(error: Exception) -> str:
+    """Name the fields of a chat request that are not as expected, without what they hold."""
+    if isinstance(error, ValidationError):
+        found = [(".".join(map(str, ("messages", *one["loc"]))), one["msg"]) for one in error.errors()]
+        return "; ".join(f"{place}: {message}" for place, message in found[:_MOST_FAULTS])
+    if isinstance(error, KeyError | TypeError):
+        return "it is no object with a list of messages"
+    return "it is no JSON in UTF-8, or is nested too deeply"
 
 
 def _openai_error(status: int, message: str, kind: str) -> Response:
