@@ -192,6 +192,18 @@ def test_lists_come_in_pages(ask):
     assert [len(first["items"]), len(second["items"]), second["next_cursor"]] == [3, 1, None]
 
 
+def test_a_search_has_pages_to_its_end(ask, server, request):
+    space = server[1].service.store.load(f"{request.node.name[:150]} ø/%")
+    drafts = [Draft(f"Bicycle number {number}.", MemoryKind.SEMANTIC) for number in range(1060)]
+    space.bank.create(drafts, Provenance("semantic"))
+    server[1].service.store.save(space)
+    found, offset = [], 0
+    while offset is not None:
+        page = ok(ask("GET", "search", params={"query": "bicycle", "limit": 50, "offset": offset}))
+        found, offset = [*found, *page["items"]], page["next_offset"]
+    assert len({hit["item_id"] for hit in found}) == len(found) == 1060
+
+
 def test_a_repeated_request_with_a_key_changes_nothing(ask):
     key = {"Idempotency-Key": "same"}
     ok(ask("POST", "messages", messages=[PIP], headers=key))

@@ -72,6 +72,7 @@ from memory_program.serving.wire import (
 _T = TypeVar("_T")
 _CALLS_PER_THREAD = 8  # that may wait for a model; more are refused
 _LONGEST_WAIT_S = 60.0
+_LARGEST_OFFSET = 2**31 - 1
 _MOST_IN_DETAIL = 3  # faults of a request in the detail; the field "errors" lists all
 
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS)]
@@ -307,7 +308,7 @@ async def search_memories(
     namespace: Readable,
     kind: Kind | None = None,
     limit: Annotated[int, Query(ge=1, le=50)] = 10,
-    offset: Annotated[int, Query(ge=0, le=1000)] = 0,
+    offset: Annotated[int, Query(ge=0, le=_LARGEST_OFFSET)] = 0,
     as_of: date | None = None,
 ) -> SearchPage:
     """Find memories by their words, best first, then unwritten turns. No model is asked."""
