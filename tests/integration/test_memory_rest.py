@@ -569,6 +569,10 @@ def test_the_schema_describes_every_route(server):
         "memories/{memory_id}/sources",
         *("corrections", "forget", "undo", "namespaces", "namespace"),
     }
+    for path, methods in schema["paths"].items():
+        for route in methods.values() if path.startswith(API) else ():
+            errors = [told for status, told in route["responses"].items() if status >= "400"]
+            assert {tuple(told["content"]) for told in errors} == {("application/problem+json",)}
 
 
 def test_a_parameter_that_a_route_does_not_have_is_refused(server, ask):

@@ -235,10 +235,12 @@ async def _parts(request: Request) -> ServerParts:
 Parts = Annotated[ServerParts, Depends(_parts)]
 """The parts of the server, for a request whose parameters are known."""
 
+_PROBLEM = {"content": {"application/problem+json": {"schema": Problem.model_json_schema()}}}
+
 router = APIRouter(
     prefix="/memory/v1",
     tags=["memory"],
-    responses={code: {"model": Problem} for code in (401, 403, 404, 409, 413, 422, 429, 502, 503)},
+    responses=dict.fromkeys((401, 403, 404, 409, 413, 422, 429, 502, 503), _PROBLEM),
 )
 """The routes, for an application whose state has its ``parts``, and ``default_namespace`` for requests that
 name none."""
