@@ -307,6 +307,20 @@ def test_a_body_that_nobody_can_read_is_the_client_s_error(server, path, body):
     assert server[0].post(path, **sent).status_code in (400, 422)
 
 
+def test_a_body_that_is_not_json_is_told_what_to_send(server):
+    def told(body, kind):
+        answer = server[0].post(f"{API}/ask", content=body, headers={"content-type": kind})
+        assert answer.status_code == 422
+        return answer.json()["detail"]
+
+    for kind in ("", "text/plain", "application/x-www-form-urlencoded"):  # the last is curl's
+        assert told(b'{"question": "x"}', kind).endswith(
+            f"body: Content-Type '{kind}' must be application/json"
+        )
+    for body in (b'{"question": "\xff"}', b'{"question": ' + b"1" * 5000 + b"}"):
+        assert "body: Input should be JSON in UTF-8" in told(body, "application/json")
+
+
 @pytest.mark.parametrize("path", [f"{API}/messages", "/v1/chat/completions"])
 def test_parts_that_are_nested_too_deeply_are_the_client_s_error(server, path):
     part = '{"type": "text", "text": "x", "more": ' + '{"a": ' * 300 + "1" + "}" * 300 + "}"

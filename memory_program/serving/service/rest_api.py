@@ -436,15 +436,26 @@ def add_problem_handlers(app: FastAPI) -> None:
         assert isinstance(error, MemoryProgramError)
         return error_problem(error)
 
-    async def on_invalid(_: Request, error: Exception) -> Response:
+    async def on_invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in error.errors()]
+        if isinstance(error.body, bytes):  # which FastAPI did not read as JSON
+            given = request.headers.get("content-type", "")
+            for one in found:
+                if one["loc"] == ["body"]:
+                    one["msg"] = f"Content-Type {given!r:.80} must be application/json"
+        return refuse(found)
+
+    def refuse(found: list[dict[str, Any]]) -> Response:  # Any: places and messages
         faults = [f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in found]
         detail = f"the request is not as expected: {'; '.join(faults[:_MOST_IN_DETAIL])}"
         return problem(422, detail, "Invalid", errors=found)
 
     async def on_http(_: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        if error.status_code == 400:  # FastAPI's for a body that Python cannot decode
+            msg = "Input should be JSON in UTF-8, not nested too deeply, and without huge numbers"
+            return refuse([{"loc": ["body"], "msg": msg}])
         code = "TooLarge" if error.status_code == 413 else "Http"
         answer = problem(error.status_code, str(error.detail), code)
         answer.headers.update(error.headers or {})  # of a 405, the methods that are allowed
