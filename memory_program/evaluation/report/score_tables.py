@@ -318,7 +318,17 @@ def _stored_facts_tables(systems: Mapping[str, Json]) -> list[Table]:
     No rows without banks, and none of changes where these are not known. Older results have none.
     """
     scores = ("precision", "recall", "f1")
-    headings = ["memories", "precision", "recall", "F1", "duplicates", "stale", "found", "invented", "unasked"]
+    headings = [
+        "memories",
+        "precision",
+        "recall",
+        "F1",
+        "duplicates",
+        "stale",
+        "found",
+        "invented",
+        "unasked",
+    ]
     table = _make_table("Stored facts: against the truth or notes, and by agent", ["system", "of"], headings)
     sessions = _make_table("Stored facts by session", ["system", "of"], headings[:4])
     outcomes = ["due and done", "missed", "wrong"]
