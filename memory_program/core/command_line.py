@@ -189,7 +189,7 @@ def read_settings_file(path: Path) -> dict[str, Any]:  # Any: JSON or YAML value
     try:
         text = Path(os.path.expanduser(path)).read_text(encoding="utf-8-sig")
         content = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"--config {str(path)!r} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, dict):
         raise ConfigError(

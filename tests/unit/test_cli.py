@@ -185,6 +185,13 @@ def test_the_file_of_another_command_is_one_short_error(tmp_path):
     assert len(str(raised.value)) < 400
 
 
+def test_a_file_that_is_nested_too_deeply_is_an_error(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text("[" * 100_000, encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"config\.json' cannot be read: maximum recursion depth"):
+        parse_flags(EvaluateConfig, ["--config", str(path)])
+
+
 def test_a_missing_file_is_an_error(tmp_path):
     with pytest.raises(ConfigError, match=r"none\.yaml' cannot be read"):
         parse_flags(EvaluateConfig, ["--config", str(tmp_path / "none.yaml")])
