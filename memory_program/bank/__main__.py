@@ -204,6 +204,9 @@ def import_file(
     ChatGPT and Claude (conversations.json), of Zep (messages of a thread) and of Letta (agent file) wait
     in the database until memory-program serve writes memories from them. Nothing is imported twice.
     """
+    if file.is_dir() or not file.exists():
+        what = "is a folder" if file.is_dir() else "does not exist"
+        raise ConfigError(f"file={file.as_posix()!r} {what}: name the file to import")
     if file.suffix.lower() == ".md":
         try:
             edited = bank_from_markdown(file.read_text(encoding="utf-8-sig"))

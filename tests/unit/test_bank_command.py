@@ -222,6 +222,15 @@ def test_import_rejects_other_files_and_creates_no_database(tmp_path, capsys, co
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.parametrize(("name", "what"), [("gone.md", "does not exist"), ("folder", "is a folder")])
+def test_a_file_that_cannot_be_imported_is_named_with_the_way_out(tmp_path, capsys, name, what):
+    (tmp_path / "folder").mkdir()
+    arguments = ["import", "--db", f"sqlite:///{tmp_path}/new.sqlite", "--file", str(tmp_path / name)]
+    assert main(arguments) == 2
+    assert f"{name}' {what}: name the file to import" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_a_file_without_banks_is_refused_and_stays(tmp_path, db, capsys):
     (tmp_path / "empty.sqlite").touch()
     assert main(["list", "--db", f"sqlite:///{tmp_path}/empty.sqlite"]) == 1
