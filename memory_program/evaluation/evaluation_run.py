@@ -15,7 +15,7 @@ from memory_program.bank.store import BankStore
 from memory_program.configs.endpoints import Role, server_address
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.core.errors import NoResultError, RecordError
-from memory_program.core.json_files import Json, read_json_file, write_json
+from memory_program.core.json_files import Json, read_run_file, write_json
 from memory_program.core.run_folder import BATCHES_FILE, CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.console import make_console, print_plain
 from memory_program.evaluation.judge_program import make_judges
@@ -272,7 +272,9 @@ def _run_judge_stage(
     path, values = config.output_dir / CONFIG_FILE, config.model_dump(mode="json")
     if path.is_file():  # its other settings are those of the answers
         values = {
-            **read_json_file(path),
+            **read_run_file(
+                path, "run the command that made the answers again, which writes it; records are kept"
+            ),
             **{name: values[name] for name in ("judge_program", "rubrics")},
             "judge_model": config.judge,
             "judge_api_base": server_address(config, Role.JUDGE),

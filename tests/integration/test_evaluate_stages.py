@@ -284,6 +284,24 @@ def test_judging_with_flags_of_other_data_is_refused(bench):
     assert {path: path.read_bytes() for path in (bench.folder / "run").rglob("*.json")} == kept
 
 
+def test_a_damaged_program_of_a_run_is_written_again(bench):
+    bench.run_memory(NoteTaking())
+    path = bench.folder / "run" / "memory" / "program.json"
+    whole = path.read_text()
+    for damage in ("", "[]", "null"):
+        path.write_text(damage)
+        bench.run_memory(NoteTaking())
+        assert path.read_text() == whole
+
+
+def test_judging_names_damaged_settings(bench):
+    bench.run(Quoting())
+    (bench.folder / "run" / "config.json").write_text("")
+    complaint = r"config.json' is damaged \(.*\): run the command that made the answers again"
+    with pytest.raises(RecordError, match=complaint):
+        bench.run(Quoting(), any_model, mode="judge", judge_model="openai/judge")
+
+
 def test_optimisation_data_is_known_without_the_program_file(bench):
     program = bench.folder / "program.json"
     NoteTaking().save(str(program))

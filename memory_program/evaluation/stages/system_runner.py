@@ -15,7 +15,7 @@ from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.json_files import read_json_file
+from memory_program.core.json_files import read_json_file, read_run_file
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.role_models import RoleModels
@@ -289,8 +289,8 @@ def _recorded_formats(folder: Path, models: Mapping[str, str | None]) -> dict[st
     """Read the formats of a run that is continued: its endpoints need not be asked again."""
     try:
         run = read_run(folder).system
-        state = read_json_file(folder / "program.json")
-    except (RecordError, OSError, ValueError):
+        state = read_run_file(folder / "program.json", "the run writes it again")
+    except (RecordError, OSError):
         return {}
     made_with = {"writer": run.writer, "reader": run.reader}
     return {
