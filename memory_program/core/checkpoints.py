@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Protocol
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text, restore_folders
-from memory_program.core.errors import ConfigError
-from memory_program.core.json_files import Json, read_json_file, write_json
+from memory_program.core.errors import ConfigError, RecordError
+from memory_program.core.json_files import Json, read_run_file, write_json
 from memory_program.core.settings import rename_old_settings
 
 LogEntry = Json
@@ -48,7 +48,9 @@ class TrainableWeights(Protocol):
         ...
 
 
-_LOG, _PROGRESS = "log.jsonl", "progress.json"
+_OTHER_LOG = "restore the file from a backup, or train again with another --output-dir"
+_ANOTHER_FOLDER = "otherwise restore it from a backup, or name another --output-dir"
+_CHECKPOINTS, _LOG, _PROGRESS = "checkpoints", "log.jsonl", "progress.json"
 _KEPT_CHECKPOINTS = 2
 _PAID = "paid_calls.json"  # calls that were paid for, also those of steps that are taken again
 
@@ -90,17 +92,20 @@ class RunState:
 
         Raises:
             ConfigError: it holds a training with other settings.
+            RecordError: its settings are damaged.
         """
         self.folder = folder
         self._best = folder / "best"
-        self._checkpoints = folder / "checkpoints"
+        self._checkpoints = folder / _CHECKPOINTS
         self._log, self._paid = folder / _LOG, folder / _PAID
         self._saved: CheckpointProgress | None = None
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "settings.json"
         if not path.exists():
             atomic_write_text(path, json.dumps(settings, indent=1) + "\n")
-        self.settings: LogEntry = json.loads(path.read_text(encoding="utf-8"))
+        self.settings: LogEntry = read_run_file(
+            path, f"delete it if this command has the settings of that training; {_ANOTHER_FOLDER}"
+        )
         """The settings as the first run stored them, under the names of its version."""
         stored = rename_old_settings(self.settings, settings)
         # a setting that is not stored is newer than the run, and was off
@@ -116,15 +121,20 @@ class RunState:
             )
 
     def resume(self, trainer: TrainableWeights) -> CheckpointProgress:
-        """Restore the last checkpoint, if there is one, and cut the log back to it."""
-        done, entries = self._checkpoint_folders(), read_log(self.folder)
+        """Restore the last checkpoint, if there is one, and cut the log back to it.
+
+        Raises:
+            RecordError: a file is damaged.
+        """
+        done, entries = _list_checkpoints(self._checkpoints), read_log(self.folder)
         progress = CheckpointProgress()
         if done:
             trainer.load_state(done[-1])
             progress = _progress_in(done[-1])
             self._saved = replace(progress)
         # calls after the checkpoint were paid for, too
-        paid = [*entries, read_json_file(self._paid)] if self._paid.is_file() else entries
+        lost = "delete it, and calls of steps that are taken again are not counted"
+        paid = [*entries, read_run_file(self._paid, lost)] if self._paid.is_file() else entries
         progress.api_calls = max([progress.api_calls, *(entry.get("api_calls", 0) for entry in paid)])
         costs = [progress.api_cost_usd, *(entry.get("api_cost_usd", 0.0) for entry in paid)]
         known = [cost for cost in costs if cost is not None]
@@ -154,18 +164,18 @@ class RunState:
 
         atomic_write_folder(self._checkpoints / f"{progress.step:06d}", write)
         self._saved = replace(progress)
-        for old in self._checkpoint_folders()[:-_KEPT_CHECKPOINTS]:
+        for old in _list_checkpoints(self._checkpoints)[:-_KEPT_CHECKPOINTS]:
             shutil.rmtree(old)
         best = {
             self.best_weights_folder(_progress_in(checkpoint).best_step)
-            for checkpoint in self._checkpoint_folders()
+            for checkpoint in _list_checkpoints(self._checkpoints)
         }
         for old in set(self._best.glob("[0-9]*")) - best:
             shutil.rmtree(old)
 
     def drop_checkpoint(self, step: int) -> None:
         """Delete the newest checkpoint if it is of this step and there is an older one to resume from."""
-        folders = self._checkpoint_folders()
+        folders = _list_checkpoints(self._checkpoints)
         if len(folders) > 1 and int(folders[-1].name) == step:
             shutil.rmtree(folders[-1])
 
@@ -176,18 +186,63 @@ class RunState:
             file.flush()
             os.fsync(file.fileno())
 
-    def _checkpoint_folders(self) -> list[Path]:
-        restore_folders(self._checkpoints)
-        return sorted(path for path in self._checkpoints.glob("*") if path.name.isdecimal())
-
 
 def read_log(folder: Path) -> list[LogEntry]:
-    """Read the log of a training without a half-written last line; old key names become the current ones."""
+    """Read the log of a training without a half-written last line; old key names become the current ones.
+
+    Raises:
+        RecordError: a line is no entry.
+    """
     path = folder / _LOG
-    lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
-    entries: list[LogEntry] = [json.loads(line) for line in lines]
-    return [{_OLD_LOG_KEYS.get(name, name): value for name, value in entry.items()} for entry in entries]
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    entries: list[LogEntry] = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry: LogEntry = json.loads(line)
+            if not entry.keys() >= {"kind", "step"}:
+                raise ValueError("it has no kind and step")
+            entries.append({_OLD_LOG_KEYS.get(name, name): value for name, value in entry.items()})
+        except (ValueError, RecursionError, AttributeError) as error:
+            raise RecordError(f"line {number} of {str(path)!r} is damaged ({error}): {_OTHER_LOG}") from error
+    return entries
+
+
+def check_log(folder: Path, steps: int) -> None:
+    """Check that the log of a training has every step, and the first and the best validation.
+
+    Args:
+        folder: of the training.
+        steps: the steps of its last checkpoint.
+
+    Raises:
+        RecordError: entries are missing, and results would be of a part of the training.
+    """
+    entries = read_log(folder)
+    taken = {entry["step"] for entry in entries if entry["kind"] == "step"}
+    validated = [entry for entry in entries if entry["kind"] == "validation"]
+    wanted = {0, *(entry["best_step"] for entry in validated[-1:])}
+    if not taken.issuperset(range(1, steps + 1)) or not wanted.issubset(e["step"] for e in validated):
+        raise RecordError(f"{str(folder / _LOG)!r} lacks entries of this training: {_OTHER_LOG}")
+
+
+def last_checkpoint_step(folder: Path) -> int:
+    """Return the steps of the last checkpoint of a training; 0 if there is none any more.
+
+    Raises:
+        RecordError: it is damaged.
+    """
+    done = _list_checkpoints(folder / _CHECKPOINTS)
+    return _progress_in(done[-1]).step if done else 0
+
+
+def _list_checkpoints(folder: Path) -> list[Path]:
+    restore_folders(folder)
+    return sorted(path for path in folder.glob("*") if path.name.isdecimal())
 
 
 def _progress_in(checkpoint: Path) -> CheckpointProgress:
-    return CheckpointProgress(**json.loads((checkpoint / _PROGRESS).read_text(encoding="utf-8")))
+    path, lost = checkpoint / _PROGRESS, f"delete {str(checkpoint)!r}, and the training goes on without it"
+    try:
+        return CheckpointProgress(**read_run_file(path, lost))
+    except TypeError as error:
+        raise RecordError(f"{str(path)!r} is damaged ({error}): {lost}") from error

@@ -22,7 +22,7 @@ from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import Part
 from memory_program.core.checkpoints import LogEntry
 from memory_program.core.errors import NoResultError
-from memory_program.core.json_files import Json, read_json_file
+from memory_program.core.json_files import Json, read_json_file, read_run_file
 from memory_program.core.sqlite_address import sqlite_url
 from memory_program.evaluation.console import format_count
 from memory_program.evaluation.evaluation_run import evaluate
@@ -72,10 +72,12 @@ def compare_with_base(config: TrainConfig, splits: TrainingSplits, console: Cons
 
     Raises:
         ModelError: a model does not answer.
+        RecordError: the saved program is damaged.
         RunInUseError: another process works in the folder.
     """
     # all reply as the trained ones were taught; left to itself, a model of this process would reply as JSON
-    saved = read_json_file(config.trained_folder / PROGRAM_FILE)
+    path = config.trained_folder / PROGRAM_FILE
+    saved = read_run_file(path, "delete its folder and run --mode train again, which saves the result again")
     is_chat = all(saved_reply_format(saved, part) is ReplyFormat.CHAT for part in config.parts)
     replies = ReplyFormat.CHAT if is_chat else config.system.replies.reply_format
     seed = config.trainer.optimizer.seed

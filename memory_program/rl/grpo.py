@@ -34,7 +34,7 @@ from memory_program.configs.trainer_groups import (
     ReinforceSettings,
     lasting_settings,
 )
-from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights, read_log
+from memory_program.core.checkpoints import LogEntry, RunState, TrainableWeights, check_log, read_log
 from memory_program.core.errors import ConfigError, DivergenceError, ModelError, RunFailedError
 from memory_program.core.hashing import content_hash
 from memory_program.core.parallel import run_parallel
@@ -169,6 +169,7 @@ class MemoryGRPO(Teleprompter):
         Raises:
             ConfigError: the student, the data or the folder do not fit.
             ModelError: the weights cannot be trained.
+            RecordError: a file of the folder is damaged.
             RunFailedError: the training diverges, or a model fails after it began.
             StoreError: the database fails.
         """
@@ -380,6 +381,8 @@ class _TrainingLoop:
         data = (trainset, valset)
         self._phase = _make_phase(grpo, grpo.settings, student, data, store, self._state.settings)
         self._progress = self._state.resume(self._job.trainer)
+        if self._progress.validated_at >= 0:  # there is a checkpoint, and the log was written before it
+            check_log(grpo.folder, self._progress.step)
         grpo.on_start()  # after the log was cut: MLflow does not get steps that are taken again
         drop_rollouts_after(grpo.folder, self._progress.step)
         if isinstance(self._phase, _RolloutPhase):  # a reader's memories do not depend on its weights

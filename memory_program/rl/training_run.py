@@ -1,6 +1,5 @@
 """A whole training: load data and models, train, save the result, compare it with its start."""
 
-import json
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -14,10 +13,10 @@ from memory_program.configs.arbor_config import ArborJobSettings, ArborTrainConf
 from memory_program.configs.endpoints import Role
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.configs.trainer_groups import Part
-from memory_program.core.checkpoints import LogEntry, read_log
+from memory_program.core.checkpoints import LogEntry, check_log, last_checkpoint_step, read_log
 from memory_program.core.errors import ConfigError, ModelError
 from memory_program.core.gpus import count_processes
-from memory_program.core.json_files import Json, write_json
+from memory_program.core.json_files import Json, read_run_file, write_json
 from memory_program.core.run_folder import CONFIG_FILE, lock_run_folder
 from memory_program.evaluation.datasets import load_worlds
 from memory_program.models.model_names import OBSERVATIONS, is_local
@@ -76,6 +75,7 @@ def train(config: TrainConfig, *, console: Console | None = None) -> Json | None
         ConfigError: the config does not fit the data or the folder, or its limit in dollars the models.
         DatasetError: the data cannot be read.
         ModelError: a model cannot be used.
+        RecordError: a file of the run is damaged.
         RunFailedError: the training diverges, or a model fails after it began.
         RunInUseError: another process works in the folder.
         StoreError: the database fails.
@@ -161,6 +161,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
         ConfigError: the settings of the training are missing, or not of this version.
         DatasetError: the data cannot be read.
         ModelError: the folder holds no trained model, or a model cannot be used.
+        RecordError: a file of the run is damaged.
         RunInUseError: another process works in the folder.
         TrackingError: MLflow fails; everything else is done.
     """
@@ -172,7 +173,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
         )
     if not path.is_file():
         raise ConfigError(f"{name!r} lacks {CONFIG_FILE}, the settings of its training: name another folder")
-    saved: Json = json.loads(path.read_text(encoding="utf-8"))
+    saved = read_run_file(path, "the same command of --mode train writes it again")
     given = config.model_dump(mode="json", exclude={"mode"})
     inherited = {
         name for name in ("num_test", "api_base", "reader_api_base", "judge_api_base") if given[name] is None
@@ -186,6 +187,7 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
                 f"{name!r} holds no trained {part} yet: its training was stopped; run the same command of "
                 "--mode train again, which continues it"
             )
+        check_log(training.part_folder(part), last_checkpoint_step(training.part_folder(part)))
     progress = _set_up_progress(training, console)
     with ExitStack() as stack:
         stack.enter_context(silence_truncation_warnings())

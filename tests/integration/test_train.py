@@ -26,13 +26,15 @@ from memory_program.configs.evaluate_config import EvaluateConfig
 from memory_program.configs.train_config import ReevaluateConfig, TrainConfig
 from memory_program.core.checkpoints import read_log
 from memory_program.core.command_line import parse_flags
-from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError
+from memory_program.core.errors import ConfigError, MemoryProgramError, ModelError, RecordError
 from memory_program.core.json_files import write_json
 from memory_program.inference import engine
 from memory_program.models.factory import language_model
 from memory_program.models.local_model import LocalModel
 from memory_program.models.usage import Price
+from memory_program.rl.base_comparison import compare_with_base
 from memory_program.rl.rollout_files import read_rollouts
+from memory_program.rl.training_data import load_training_splits
 from memory_program.rl.training_models import load_frozen_model, load_trainable_model, reload_in_float32
 from memory_program.rl.training_run import reevaluate
 from tests.conftest import CHECKOUT
@@ -422,3 +424,20 @@ def test_evaluating_an_untrained_folder_is_an_error(tmp_path):
     (tmp_path / "model").mkdir()
     with pytest.raises(ConfigError, match="lacks config\\.json, the settings of its training"):
         evaluated_again("--output-dir", str(tmp_path), "--no-mlflow")
+
+
+def test_evaluating_again_names_damaged_settings(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "config.json").write_text("{")
+    complaint = r"config.json' is damaged \(.*\): the same command of --mode train writes it again"
+    with pytest.raises(RecordError, match=complaint):
+        evaluated_again("--output-dir", str(tmp_path))
+
+
+def test_a_damaged_program_of_the_result_is_named(talks, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "program.json").write_text("{")
+    config = TrainConfig(dataset=str(talks), output_dir=tmp_path)
+    splits = load_training_splits(config.source, 0, config.num_train, config.num_val, config.part)
+    with pytest.raises(RecordError, match=r"program.json' is damaged \(.*\): delete its folder and run"):
+        compare_with_base(config, splits, Console(quiet=True))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from memory_program.core.checkpoints import RunState, read_log
-from memory_program.core.errors import ConfigError
+from memory_program.core.checkpoints import RunState, check_log, last_checkpoint_step, read_log
+from memory_program.core.errors import ConfigError, RecordError
 
 
 class Killed(BaseException):
@@ -145,3 +145,50 @@ def test_paid_calls_after_the_checkpoint_are_known_after_a_second_kill(tmp_path:
     for _ in range(2):  # killed each time before anything is logged
         progress = RunState(tmp_path, {}).resume(weights)
         assert (progress.api_calls, progress.api_cost_usd) == (500, 5.0)
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", "{" * 100_000])
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("settings.json", "delete it if this command has the settings"),
+        ("paid_calls.json", "delete it, and calls of steps"),
+        ("checkpoints/000001/progress.json", "delete '.*000001', and the training goes on without it"),
+    ],
+)
+def test_a_damaged_file_is_named_with_the_way_out(name: str, remedy: str, damage: str, tmp_path: Path):
+    state, weights = RunState(tmp_path, {}), Weights()
+    progress = state.resume(weights)
+    progress.step = 1
+    state.save(weights, progress)
+    (tmp_path / name).write_text(damage)
+    with pytest.raises(RecordError, match=rf"{name}' is damaged \(.*\): {remedy}"):
+        RunState(tmp_path, {}).resume(weights)
+
+
+@pytest.mark.parametrize("damage", [b"{", b"[]", b"{}", b"\xff", b""])
+def test_a_damaged_line_of_the_log_is_named(damage: bytes, tmp_path: Path):
+    (tmp_path / "log.jsonl").write_bytes(b'{"kind": "step", "step": 1}\n' + damage + b"\n")
+    with pytest.raises(RecordError, match=r"line 2 of '.*log.jsonl' is damaged .* restore the file"):
+        read_log(tmp_path)
+
+
+@pytest.mark.parametrize("lost", [[0], [1], [2, 3], [3], [0, 1, 2, 3]])
+def test_a_log_without_entries_before_the_checkpoint_is_an_error(lost: list[int], tmp_path: Path):
+    state, weights = RunState(tmp_path, {}), Weights()
+    progress = state.resume(weights)
+    entries = [
+        {"kind": "validation", "step": 0, "best_step": 0},
+        {"kind": "step", "step": 1},
+        {"kind": "validation", "step": 1, "best_step": 1},
+        {"kind": "step", "step": 2},
+    ]
+    for entry in entries:
+        state.log(entry)
+    progress.step = 2
+    state.save(weights, progress)
+    check_log(tmp_path, last_checkpoint_step(tmp_path))
+    kept = [entry for number, entry in enumerate(entries) if number not in lost]
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(entry)}\n" for entry in kept))
+    with pytest.raises(RecordError, match=r"log\.jsonl' lacks entries of this training: restore the file"):
+        check_log(tmp_path, last_checkpoint_step(tmp_path))
