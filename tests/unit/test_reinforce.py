@@ -13,7 +13,7 @@ import transformers
 from dspy import lm15
 
 from memory_program.configs.trainer_groups import OptimizerSettings, ReinforceSettings
-from memory_program.core.errors import ConfigError, DivergenceError, ModelError
+from memory_program.core.errors import ConfigError, DivergenceError, ModelError, RecordError
 from memory_program.inference import loading
 from memory_program.inference.engine import LocalEngine, LocalSettings
 from memory_program.inference.loading import load_model
@@ -525,6 +525,17 @@ def test_a_checkpoint_of_another_tuning_is_refused(folder, tmp_path):
     for load in ("load_state", "load_weights"):
         with pytest.raises(ModelError, match="of another model or of another kind of tuning"):
             getattr(trainer(folder, tuning="lora"), load)(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "file"), [("state", "state.pt"), ("weights", "weights.safetensors")])
+def test_damaged_weights_are_named_with_the_way_out(folder, tmp_path, kind, file):
+    learner = trainer(folder)
+    getattr(learner, f"save_{kind}")(tmp_path)
+    whole = (tmp_path / file).read_bytes()
+    for damaged in (b"", whole[: len(whole) // 2], b"\0" * len(whole), b"garbage" * 100):
+        (tmp_path / file).write_bytes(damaged)
+        with pytest.raises(RecordError, match=r"the weights in '.*' are damaged \(.*\): (delete|restore)"):
+            getattr(learner, f"load_{kind}")(tmp_path)
 
 
 # errors

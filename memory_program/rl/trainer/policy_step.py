@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Literal
 
 import torch
@@ -29,7 +30,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from memory_program.configs.trainer_groups import ReinforceSettings
 from memory_program.configs.training_defaults import fill_in_defaults
-from memory_program.core.errors import DivergenceError, ModelError
+from memory_program.core.errors import DivergenceError, ModelError, RecordError
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, fast_dtype
 from memory_program.rl.trainer.adapters import disk_errors, lora_config, save_adapter, write_model
@@ -451,9 +452,11 @@ class LocalTrainer:
 
         Raises:
             ModelError: it belongs to another model or other settings.
+            RecordError: it is damaged.
         """
         send(("load", folder))
-        state: dict[str, Any] = torch.load(folder / _STATE, map_location="cpu")  # Any: torch's
+        with _damage_errors(folder, "delete this checkpoint, and the training goes on from the one before"):
+            state: dict[str, Any] = torch.load(folder / _STATE, map_location="cpu")  # Any: torch's
         self._check([weight.shape for weight in state["weights"]], folder)
         with self.engine.updating(), torch.no_grad():
             for weight, saved in zip(self._trained, state["weights"], strict=True):
@@ -480,8 +483,10 @@ class LocalTrainer:
 
         Raises:
             ModelError: it belongs to another model or other settings.
+            RecordError: it is damaged.
         """
-        saved = load_file(folder / _WEIGHTS)
+        with _damage_errors(folder, "restore it from a backup, or train again with another --output-dir"):
+            saved = load_file(folder / _WEIGHTS)
         self._check([saved[name].shape if name in saved else None for name in self._names], folder)
         with self.engine.updating(), torch.no_grad():
             for name, weight in zip(self._names, self._trained, strict=True):
@@ -500,6 +505,16 @@ class LocalTrainer:
         with self.engine.updating() as network:
             source = self.engine.settings.source
             write_model(folder, network, self.engine.model.tokenizer, source, self._adapted)
+
+
+@contextmanager
+def _damage_errors(folder: Path, remedy: str) -> Generator[None]:
+    """Raise a ``RecordError`` for what torch and safetensors say of a file that is cut or overwritten."""
+    try:
+        yield
+    except (EOFError, RuntimeError, UnpicklingError, SafetensorError) as error:
+        what = type(error).__name__  # torch's message proposes to run whatever code is in the file
+        raise RecordError(f"the weights in {str(folder)!r} are damaged ({what}): {remedy}") from error
 
 
 def follow_training() -> None:
