@@ -170,7 +170,7 @@ def fine_tune_parts(config: FineTuneConfig, console: Console | None = None) -> N
     Raises:
         ConfigError: the config does not fit the trajectories or the folder.
         ModelError: the model cannot be trained.
-        RecordError: there are no trajectories.
+        RecordError: there are no trajectories, or a file of the run is damaged.
         RunFailedError: the training diverges.
         TrackingError: MLflow refuses something; the model is saved.
     """

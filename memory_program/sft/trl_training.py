@@ -9,9 +9,11 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from statistics import fmean
 from typing import Any, cast
 
@@ -35,8 +37,8 @@ from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from memory_program.configs.trainer_groups import OptimizerSettings, lasting_settings
-from memory_program.core.checkpoints import LogEntry, RunState, read_log
-from memory_program.core.errors import ConfigError, RunFailedError
+from memory_program.core.checkpoints import LogEntry, RunState, check_log, read_log
+from memory_program.core.errors import ConfigError, RecordError, RunFailedError
 from memory_program.core.hashing import content_hash
 from memory_program.core.settings import filled_in
 from memory_program.inference.engine import LocalEngine, default_device
@@ -86,6 +88,7 @@ def fine_tune(
     Raises:
         ConfigError: there are no examples, the folder is of another run, or the batch cannot be shared.
         ModelError: the weights cannot be trained.
+        RecordError: a file of the run is damaged.
         RunFailedError: the training diverges.
     """
     if not lessons.train or not lessons.val:
@@ -99,9 +102,10 @@ def fine_tune(
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
     last, run = _last_checkpoint(folder / _CHECKPOINTS), None
     if process.is_main_process:
-        settings = {"epochs": epochs, "batch": batch, **lasting_settings(training)}
-        run = RunState(folder, {**_resume_settings(lm, lessons, training), **settings})
+        run = RunState(folder, _resume_settings(lm, lessons, training, epochs=epochs, batch=batch))
         run.cut_log(_step_of(last) if last else -1)
+        if last:
+            check_log(folder, _step_of(last))
         on_start()
     train, val = (
         [example_sample(lm, example) for example in examples] for examples in (lessons.train, lessons.val)
@@ -135,14 +139,16 @@ def fine_tune(
     return _make_writer(trainer, engine, network)
 
 
-def _resume_settings(lm: dspy.LM, lessons: SftSplit, training: OptimizerSettings) -> LogEntry:
-    """Collect what must not change between runs, besides the lasting settings."""
+def _resume_settings(lm: dspy.LM, lessons: SftSplit, training: OptimizerSettings, **sizes: int) -> LogEntry:
+    """Collect what must not change between runs."""
     return {
         "model": model_fingerprint(lm.model),
         "data": content_hash(lessons.train)[:16],
         "chat_template_kwargs": lm.engine.chat_template_kwargs if isinstance(lm.engine, LocalModel) else None,
         "schedule": "cosine",
         "learning_rate": training.learning_rate,  # a part of the schedule
+        **sizes,
+        **lasting_settings(training),
     }
 
 
@@ -229,6 +235,20 @@ def _last_checkpoint(folder: Path) -> Path | None:
     return max(whole, key=_step_of, default=None)
 
 
+@contextmanager
+def _damage_errors(checkpoint: str | None) -> Generator[None]:
+    """Raise a ``RecordError`` for what torch and safetensors say of a checkpoint that is cut."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (EOFError, RuntimeError, UnpicklingError, SafetensorError) as error:
+        raise RecordError(
+            f"the checkpoint {checkpoint!r} is damaged ({type(error).__name__}): delete it, and the training "
+            "goes on without it"
+        ) from error
+
+
 def _step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.rpartition("-")[2])
 
@@ -276,6 +296,20 @@ class _Trainer(SFTTrainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:  # noqa: ANN401 - of optuna
         with disk_errors(Path(filled_in(self.args.output_dir)), (SafetensorError, RuntimeError)):
             super()._save_checkpoint(model, trial)
+
+    def _load_from_checkpoint(
+        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
+    ) -> None:
+        with _damage_errors(resume_from_checkpoint):
+            super()._load_from_checkpoint(resume_from_checkpoint, model)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        with _damage_errors(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
+
+    def _load_best_model(self) -> None:
+        with _damage_errors(self.state.best_model_checkpoint):
+            super()._load_best_model()
 
     def prediction_step(
         self,

@@ -20,7 +20,7 @@ from memory_program.cli import run_train
 from memory_program.configs.sft_config import FineTuneConfig
 from memory_program.configs.trainer_groups import OptimizerSettings
 from memory_program.core.checkpoints import LogEntry, read_log
-from memory_program.core.errors import ConfigError, RunFailedError
+from memory_program.core.errors import ConfigError, RecordError, RunFailedError
 from memory_program.models.factory import language_model
 from memory_program.rl.backends.local_backend import require_local_engine
 from memory_program.sft.sft_commands import fine_tune_parts
@@ -173,6 +173,25 @@ def test_a_training_that_is_killed_continues_from_its_last_whole_checkpoint(half
     assert losses(tmp_path / "killed") == found
     with pytest.raises(ConfigError, match=r"holds a training with learning_rate=0\.001"):
         teach(half_taught, tmp_path / "killed", learning_rate=1e-4)
+
+
+def test_a_damaged_checkpoint_is_named_and_without_it_the_training_goes_on(half_taught, tmp_path):
+    whole = teach(half_taught, tmp_path / "whole")
+    cut, checkpoints = tmp_path / "cut", tmp_path / "cut" / "checkpoints"
+    shutil.copytree(tmp_path / "whole", cut)
+    for name in ("model.safetensors", "optimizer.pt"):
+        file = checkpoints / "checkpoint-4" / name
+        content = file.read_bytes()
+        file.write_bytes(content[: len(content) // 2])
+        with pytest.raises(RecordError, match=r"checkpoint-4' is damaged \(\w+\): delete it"):
+            teach(half_taught, cut)
+        file.write_bytes(content)
+    (cut / "log.jsonl").write_text("")
+    with pytest.raises(RecordError, match=r"log\.jsonl' lacks entries of this training"):
+        teach(half_taught, cut)
+    shutil.copy(tmp_path / "whole" / "log.jsonl", cut)
+    shutil.rmtree(checkpoints / "checkpoint-4")
+    assert same_weights(teach(half_taught, cut), whole, 1e-6)
 
 
 def test_a_training_whose_folder_was_moved_ends_with_its_best_weights(half_taught, tmp_path):
