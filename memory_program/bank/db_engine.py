@@ -165,8 +165,11 @@ class Database:
             )
         if "not a database" in cause:
             return (
-                f"{self.where} is not a database: give the URL of a store, or of a file that does not exist"
+                f"{self.where} is not a database: give the URL of a store, or of a file that does not exist; "
+                "if it was a store, restore it from a backup"
             )
+        if "malformed" in cause:
+            return f"{self.where} is damaged ({cause}), {done}: restore it from a backup"
         if "unable to open" in cause or "readonly" in cause:
             return (
                 f"{self.where} cannot be opened for writing ({cause}): its folder must exist and be writable"

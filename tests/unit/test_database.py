@@ -4,6 +4,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,28 @@ def test_a_file_that_is_not_a_database_is_left_unchanged(tmp_path: Path) -> None
     with pytest.raises(StoreError, match=r"notes\.txt is not a database"):
         BankStore(f"sqlite:///{path}")
     assert path.read_text() == "these are my notes\n" * 100
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda content: content[: len(content) // 2], r"is damaged \(.* malformed\), .*: restore it from a"),
+        (
+            lambda content: bytes(len(content)),
+            "is not a database: .* if it was a store, restore it from a backup",
+        ),
+    ],
+)
+def test_a_damaged_database_is_named_with_the_way_out(
+    damage: Callable[[bytes], bytes], says: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bank.sqlite"
+    with BankStore(f"sqlite:///{path}") as store:
+        write(space := store.load("test"), *(f"Fact {number}." for number in range(200)))
+        store.save(space)
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(StoreError, match=says), BankStore(f"sqlite:///{path}") as store:
+        store.load("test")
 
 
 def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
