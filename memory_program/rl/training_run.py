@@ -187,7 +187,8 @@ def reevaluate(config: ReevaluateConfig, *, console: Console | None = None) -> J
                 f"{name!r} holds no trained {part} yet: its training was stopped; run the same command of "
                 "--mode train again, which continues it"
             )
-        check_log(training.part_folder(part), last_checkpoint_step(training.part_folder(part)))
+    for folder in map(training.part_folder, training.parts):
+        check_log(folder, last_checkpoint_step(folder))
     progress = _set_up_progress(training, console)
     with ExitStack() as stack:
         stack.enter_context(silence_truncation_warnings())
