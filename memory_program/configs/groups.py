@@ -64,7 +64,7 @@ Conversations = Annotated[
     Field(default="", description=_CONVERSATIONS),
 ]
 HubRepository = Annotated[str | None, Field(default=None, description=_PUSH)]
-MaxCost = Annotated[float | None, Field(default=None, gt=0, description=_MAX_COST)]
+MaxCost = Annotated[float | None, Field(default=None, gt=0, allow_inf_nan=False, description=_MAX_COST)]
 NumTest = Annotated[int | None, Field(default=None, ge=1, description=_NUM_TEST)]
 NumTrain = Annotated[int, Field(default=600, ge=1, description=_NUM_TRAIN)]
 RetryErrors = Annotated[bool, Field(default=False, description=_RETRY_ERRORS)]

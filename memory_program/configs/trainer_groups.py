@@ -56,7 +56,7 @@ class OptimizerSettings(SettingsGroup, init=False):
     weight_decay: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight decay of AdamW."""
 
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_grad_norm: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """Clip the gradient to this norm."""
 
     batch_tokens: int | None = Field(default=None, ge=1)
@@ -108,7 +108,7 @@ class ReinforceSettings(SettingsGroup, init=False):
     clip_low: float = Field(default=0.2, ge=0, lt=1)
     """Lower clip range: ratios below 1 - clip_low get no gradient (PPO's epsilon)."""
 
-    clip_high: float = Field(default=0.2, ge=0)
+    clip_high: float = Field(default=0.2, ge=0, allow_inf_nan=False)
     """Upper clip range: ratios above 1 + clip_high get no gradient."""
 
     beta: float | None = Field(default=None, ge=0, allow_inf_nan=False)
@@ -133,11 +133,11 @@ class ReinforceSettings(SettingsGroup, init=False):
     trained. They take time, and do not change the training. Default: 10, or 1 for models under 20 million
     parameters."""
 
-    max_kl: float = Field(default=10.0, gt=0)
+    max_kl: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """Stop if the KL divergence from the initial model, in nats per token, exceeds this: the training
     diverges."""
 
-    max_sampler_gap: float = Field(default=0.5, gt=0)
+    max_sampler_gap: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     """Stop if the log-probabilities of sampler and trainer differ by more than this on average: the two
     disagree about the text or the weights."""
 
@@ -154,7 +154,7 @@ class LengthSettings(SettingsGroup):
     core_length_max: int = Field(default=400, ge=1)
     """Length of the profile, in tokens, from which its length penalty is 1. Between the two it is linear."""
 
-    length_ratio_high: float = Field(default=1.3, ge=1)
+    length_ratio_high: float = Field(default=1.3, ge=1, allow_inf_nan=False)
     """Length ratio above which an agent has a length penalty: the tokens of its memories, divided by the
     expert's."""
 
@@ -257,7 +257,7 @@ class GRPOSettings(SettingsGroup, init=False):
     """Steps between checkpoints. A killed run resumes from the last one. A checkpoint of full tuning is four
     times the model's size. Default: 10, or 1 for models under 20 million parameters."""
 
-    minutes: float | None = Field(default=None, gt=0)
+    minutes: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Time limit of the training in minutes, earlier attempts included. Default: none, or 15 for the embedded
     models."""
 
@@ -265,7 +265,7 @@ class GRPOSettings(SettingsGroup, init=False):
     """Maximum number of calls of API models, earlier attempts included. It is checked after each step.
     Training then ends with the best weights so far. The evaluation after it is not limited."""
 
-    max_cost: float | None = Field(default=None, gt=0)
+    max_cost: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Budget for API models in US dollars, checked as --max-calls is."""
 
     concurrency: int = Field(default=48, ge=1, le=1024)

@@ -364,7 +364,19 @@ def test_rollouts_without_a_value_come_last_in_both_orders(tmp_path: Path) -> No
     assert show_rollouts([str(tmp_path), "--limit", "0"]) == 2
 
 
-@pytest.mark.parametrize("name", ["learning_rate", "beta", "weight_decay", "alpha", "format_weight"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("learning_rate", "beta", "weight_decay", "alpha", "format_weight", "length_ratio_high", "minutes"),
+        *(
+            "max_cost",
+            "max_grad_norm",
+            "clip_high",
+            "max_kl",
+            "max_sampler_gap",
+        ),  # config.json has no infinity
+    ],
+)
 def test_an_infinite_number_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         TrainConfig(**{name: float("inf")})
