@@ -9,8 +9,7 @@ import json
 import math
 import time
 import warnings
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from pickle import UnpicklingError
@@ -24,7 +23,7 @@ from accelerate.utils import broadcast_object_list
 from datasets import Dataset
 from huggingface_hub import constants
 from peft import PeftModel
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import (
     PreTrainedModel,
     PrinterCallback,
@@ -100,12 +99,11 @@ def fine_tune(
     process, engine = PartialState(cpu=default_device() == "cpu"), require_local_engine(lm)
     if batch % process.num_processes:
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
-    last, run = _last_checkpoint(folder / _CHECKPOINTS), None
+    checkpoints, run = _whole_checkpoints(folder / _CHECKPOINTS), None
+    last = checkpoints[-1] if checkpoints else None
     if process.is_main_process:
-        run = RunState(folder, _resume_settings(lm, lessons, training, epochs=epochs, batch=batch))
-        run.cut_log(_step_of(last) if last else -1)
-        if last:
-            check_log(folder, _step_of(last))
+        settings = _resume_settings(lm, lessons, training, epochs=epochs, batch=batch)
+        run = _open_run(folder, settings, checkpoints)
         on_start()
     train, val = (
         [example_sample(lm, example) for example in examples] for examples in (lessons.train, lessons.val)
@@ -223,8 +221,8 @@ def _to_dataset(samples: Sequence[Sample]) -> Dataset:
     )
 
 
-def _last_checkpoint(folder: Path) -> Path | None:
-    """Return the last whole checkpoint; the trainer writes its state last."""
+def _whole_checkpoints(folder: Path) -> list[Path]:
+    """List the whole checkpoints, the last one last; the trainer writes its state last."""
     whole: list[Path] = []
     for path in folder.glob("checkpoint-*/trainer_state.json"):
         try:
@@ -232,20 +230,41 @@ def _last_checkpoint(folder: Path) -> Path | None:
         except ValueError:  # killed while it was written
             continue
         whole.append(path.parent)
-    return max(whole, key=_step_of, default=None)
+    return sorted(whole, key=_step_of)
 
 
-@contextmanager
-def _damage_errors(checkpoint: str | None) -> Generator[None]:
-    """Raise a ``RecordError`` for what torch and safetensors say of a checkpoint that is cut."""
+def _open_run(folder: Path, settings: LogEntry, checkpoints: Sequence[Path]) -> RunState:
+    """Open a new run, or an old one at its last checkpoint, with the log cut back to it.
+
+    Raises:
+        ConfigError: the folder is of another run.
+        RecordError: a file of the run is damaged.
+    """
+    run = RunState(folder, settings)
+    run.cut_log(_step_of(checkpoints[-1]) if checkpoints else -1)
+    if checkpoints:
+        check_log(folder, _step_of(checkpoints[-1]))
+    for checkpoint in checkpoints:
+        _check_files(checkpoint)
+    return run
+
+
+def _check_files(checkpoint: Path) -> None:
+    """Open the files of a checkpoint that a killed machine may have cut; none is loaded.
+
+    Raises:
+        RecordError: one is damaged.
+    """
     try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
+        for path in checkpoint.glob("*.safetensors"):
+            with safe_open(path, framework="pt"):
+                pass
+        for path in checkpoint.glob("*.pt"):
+            torch.load(path, map_location="cpu", mmap=True)
     except (EOFError, RuntimeError, UnpicklingError, SafetensorError) as error:
         raise RecordError(
-            f"the checkpoint {checkpoint!r} is damaged ({type(error).__name__}): delete it, and the training "
-            "goes on without it"
+            f"the checkpoint {str(checkpoint)!r} is damaged ({type(error).__name__}): delete it, and the "
+            "training goes on without it"
         ) from error
 
 
@@ -296,20 +315,6 @@ class _Trainer(SFTTrainer):
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:  # noqa: ANN401 - of optuna
         with disk_errors(Path(filled_in(self.args.output_dir)), (SafetensorError, RuntimeError)):
             super()._save_checkpoint(model, trial)
-
-    def _load_from_checkpoint(
-        self, resume_from_checkpoint: str, model: torch.nn.Module | None = None
-    ) -> None:
-        with _damage_errors(resume_from_checkpoint):
-            super()._load_from_checkpoint(resume_from_checkpoint, model)
-
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        with _damage_errors(checkpoint):
-            super()._load_optimizer_and_scheduler(checkpoint)
-
-    def _load_best_model(self) -> None:
-        with _damage_errors(self.state.best_model_checkpoint):
-            super()._load_best_model()
 
     def prediction_step(
         self,
