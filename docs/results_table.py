@@ -76,6 +76,7 @@ ROWS: tuple[Row, ...] = (
         "memory, sampled + turns",
     ),
     ("qwen2.5-coder-0.5b-check", "memory", "Qwen", "SFT, answerable, check", "notes + turns"),
+    ("qwen2.5-coder-0.5b-sft-dates", "rag", "Qwen", "SFT, answerable, dates", "rag"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen", "SFT + GRPO", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen", "SFT + GRPO", "rag"),
 )
@@ -84,7 +85,6 @@ ROWS: tuple[Row, ...] = (
 HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("extractive", "extractive", "`extractive`, no language model", "turns"),
     ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen2.5-Coder-0.5B, prompted", "turns"),
-    ("qwen2.5-coder-0.5b-prompted-notes", "memory", "the same, prompted", "notes, turns"),
     (
         "qwen2.5-coder-0.5b-sft-answerable",
         "memory",
@@ -92,6 +92,7 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "notes, turns",
     ),
     ("qwen2.5-coder-0.5b-check", "memory", "this with `--answerability-check`", "notes, turns"),
+    ("qwen2.5-coder-0.5b-sft-dates", "rag", "the same, SFT with `--add-dates`", "turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     (
@@ -233,6 +234,21 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "extractive to Qwen, SFT, answerable, check, notes + turns",
         ("extractive", "extractive"),
         ("qwen2.5-coder-0.5b-check", "memory"),
+    ),
+    (
+        "Qwen, rag: SFT, answerable, to SFT, answerable, dates",
+        ("qwen2.5-coder-0.5b-sft-answerable-rag", "rag"),
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable: notes + turns to rag with dates",
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+    ),
+    (
+        "extractive to Qwen, SFT, answerable, dates, rag",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
     ),
     (
         "Qwen, notes + turns: SFT to SFT + GRPO",
