@@ -97,6 +97,16 @@ def remove_stop_token(folder: Path) -> None:
     configure("generation_config.json", eos_token_id=None)(folder)
 
 
+def test_onednn_keeps_few_kernels_unless_the_user_says_how_many(folder: Path, monkeypatch) -> None:
+    name = "ONEDNN_PRIMITIVE_CACHE_CAPACITY"
+    monkeypatch.delenv(name, raising=False)
+    load_model(str(folder), "cpu", torch.float32)
+    assert os.environ[name] == "64"
+    monkeypatch.setenv(name, "7")
+    load_model(str(folder), "cpu", torch.float32)
+    assert os.environ[name] == "7"
+
+
 def test_the_chat_template_says_what_ends_a_reply(folder: Path) -> None:
     configure("tokenizer_config.json", eos_token="<|im_start|>")(folder)
     engine = language_model(f"local:{folder}").engine.local
