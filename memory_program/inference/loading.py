@@ -94,7 +94,7 @@ def load_model(source: str, device: DeviceName, dtype: torch.dtype, *, exact: bo
         ModelError: the model cannot be found or read, the weights do not fit the configuration, this
             architecture cannot be batched here, or a GGUF file needs a package that is missing.
     """
-    # oneDNN keeps 1,024 compiled kernels, of which each new length of a text on a CPU adds some: a training in
+    # oneDNN keeps 1,024 compiled kernels, and on a CPU each new length of a text adds some: a training in
     # bfloat16 grows by gigabytes. It reads this variable before its first kernel.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     return _load_named(_find_exact_source(source) if exact else source, device, dtype)
