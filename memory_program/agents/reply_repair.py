@@ -23,8 +23,6 @@ _LIST_BEGINS = re.compile(r'\s*(?:\[\[ ## tool_calls ## \]\]\s*)?\{\s*"tool_call
 _NO_CALLS = re.compile(
     r"\{\s*\}|\[\s*(?:null|none|\{\s*\})?\s*\]|no (?:tool )?calls?(?: (?:are )?needed)?|none needed", re.I
 )
-
-
 _WRITTEN_JSON = re.compile(r'[\[{].*[\]}"”]', re.DOTALL)
 _COMMENT = re.compile(r'(?<=[,{}\[\]])[^\S\n]*(?://|#)[^\n"]*$', re.MULTILINE)
 _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|[\\nrtbf])")

@@ -100,14 +100,11 @@ def fine_tune(
     if batch % process.num_processes:
         raise ConfigError(f"batch={batch} must be a multiple of the {process.num_processes} processes")
     checkpoints, run = _whole_checkpoints(folder / _CHECKPOINTS), None
-    last = checkpoints[-1] if checkpoints else None
     if process.is_main_process:
         settings = _resume_settings(lm, lessons, training, epochs=epochs, batch=batch)
         run = _open_run(folder, settings, checkpoints)
         on_start()
-    train, val = (
-        [example_sample(lm, example) for example in examples] for examples in (lessons.train, lessons.val)
-    )
+    train, val = ([example_sample(lm, e) for e in examples] for examples in (lessons.train, lessons.val))
     constants.HF_HUB_DISABLE_TELEMETRY = True  # TRL would report what is trained
     old_names = warnings.catch_warnings(action="ignore", category=FutureWarning)  # TRL and PEFT use them
     with engine.updating() as network, silence_transformers(), old_names:
@@ -117,7 +114,7 @@ def fine_tune(
             epochs=epochs,
             share=batch // process.num_processes,
             longest=max(len(sample.prompt) + len(sample.completion) for sample in train),
-            is_new=last is None,
+            is_new=not checkpoints,
             is_cpu=network.device.type == "cpu",
         )
         configs = copy.deepcopy((network.config, network.generation_config))
@@ -132,7 +129,7 @@ def fine_tune(
         )
         trainer.tokens_per_example = fmean(len(sample.completion) for sample in val)
         trainer.remove_callback(PrinterCallback)
-        trainer.train(resume_from_checkpoint=None if last is None else str(last))
+        trainer.train(resume_from_checkpoint=str(checkpoints[-1]) if checkpoints else None)
         network.config, network.generation_config = configs
     return _make_writer(trainer, engine, network)
 
