@@ -92,7 +92,7 @@ class MemoryProgram:
 
     def command(self, folder: Path, port: int, api_base: str, db_url: str | None) -> list[str]:
         """Return the command that starts it."""
-        command = [sys.executable, "-m", "memory_program.cli", "serve", "--rest", "--port", str(port)]
+        command = [sys.executable, "-m", "memory_program", "serve", "--rest", "--port", str(port)]
         command += ["--db-url", db_url or f"sqlite:///{folder / 'memory.sqlite'}"]
         return [*command, "--model", "openai/benchmark", "--api-base", api_base]
 

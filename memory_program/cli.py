@@ -175,7 +175,3 @@ def _load(place: str, extra: str | None = None) -> Callable[..., Any]:  # Any: e
     module, _, name = place.partition(":")
     with name_missing_extra(extra):
         return getattr(import_module(module), name)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -30,7 +30,7 @@ class MemoryServer:
             port = free.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
         self.flags = ["--db-url", self.db, "--model", model, "--api-base", model_url, *flags]
-        command = [sys.executable, "-m", "memory_program.cli", "serve", *self.flags, "--port", str(port)]
+        command = [sys.executable, "-m", "memory_program", "serve", *self.flags, "--port", str(port)]
         self._command = command
         self.process: subprocess.Popen[bytes] | None = None
 

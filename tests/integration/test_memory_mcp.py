@@ -123,7 +123,7 @@ def test_every_tool_resource_and_prompt_works_over_stdio_and_survives_a_restart(
     server = StdioServerParameters(
         command=sys.executable,
         args=[
-            *("-m", "memory_program.cli", "serve", "--mcp", "stdio", "--model", "openai/test"),
+            *("-m", "memory_program", "serve", "--mcp", "stdio", "--model", "openai/test"),
             *("--api-base", model.url, "--namespace", "ana"),
             *("--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}"),
         ],
@@ -144,7 +144,7 @@ def test_every_tool_resource_and_prompt_works_over_stdio_and_survives_a_restart(
 
 def test_a_server_on_stdio_stops_at_a_signal_though_its_client_keeps_the_pipe_open(tmp_path, model):
     flags = ["--mcp", "stdio", "--model", "openai/test", "--api-base", model.url]
-    command = [sys.executable, "-m", "memory_program.cli", "serve", *flags]
+    command = [sys.executable, "-m", "memory_program", "serve", *flags]
     environment = {**os.environ, "PYTHONPATH": str(CHECKOUT), "OPENAI_API_KEY": KEY}
     with subprocess.Popen(
         [*command, "--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}"],

@@ -549,7 +549,7 @@ def test_a_server_that_others_reach_does_not_start_without_a_token(tmp_path, mod
 def test_a_server_whose_port_is_in_use_ends_with_an_error_that_says_so(tmp_path, model):
     with socket.create_server(("127.0.0.1", 0)) as other:
         flags = ["--mcp", "stdio", "--rest", "--port", str(other.getsockname()[1])]
-        command = [sys.executable, "-m", "memory_program.cli", "serve", *flags]
+        command = [sys.executable, "-m", "memory_program", "serve", *flags]
         named = ["--db-url", f"sqlite:///{tmp_path / 'b.sqlite'}", "--model", "openai/test"]
         done = subprocess.run(
             [*command, *named, "--api-base", model.url],

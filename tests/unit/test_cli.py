@@ -67,6 +67,14 @@ def test_help_of_the_command_needs_neither_torch_nor_dspy(tmp_path):
     assert time.perf_counter() - begun < 10  # 0.1 s on an idle machine
 
 
+def test_the_package_runs_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "memory_program", "remember"]
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path, env=environment)
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: unknown command 'remember'")
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_its_own_help(command, capsys):
     with pytest.raises(SystemExit) as ended:
