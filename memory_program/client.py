@@ -191,7 +191,7 @@ class MemoryClient:
         offset: int = 0,
         as_of: date | None = None,
     ) -> SearchPage:
-        """Find memories by their words, then turns that are not written yet."""
+        """Find memories, then turns that are not written yet, by their words."""
         call = _get("search", query=query, kind=kind, limit=limit, offset=offset, as_of=as_of)
         return self._send(call, SearchPage)
 
@@ -320,7 +320,7 @@ class AsyncMemoryClient:
         offset: int = 0,
         as_of: date | None = None,
     ) -> SearchPage:
-        """Find memories by their words, then turns that are not written yet."""
+        """Find memories, then turns that are not written yet, by their words."""
         call = _get("search", query=query, kind=kind, limit=limit, offset=offset, as_of=as_of)
         return await self._send(call, SearchPage)
 

@@ -8,6 +8,7 @@ from memory_program.configs.endpoints import ReaderAddress, WriterAddress
 from memory_program.configs.groups import (
     Concurrency,
     SavedProgram,
+    SearchSettings,
     ServerAddress,
     SystemSettings,
     Temperature,
@@ -121,6 +122,8 @@ class ServeConfig(Settings, init=False):
     session_ends: SessionSettings = SessionSettings()
 
     system: SystemSettings = SystemSettings()
+
+    search: SearchSettings = SearchSettings()
 
     @model_validator(mode="after")
     def _check_database(self) -> Self:

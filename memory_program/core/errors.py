@@ -72,6 +72,19 @@ class EmbeddingError(MemoryProgramError):
     """An embedding model cannot be used, or a call of it failed."""
 
 
+class EmbeddingCallError(EmbeddingError):
+    """A call of an embedding model failed, and all tries after it."""
+
+    def __init__(self, what: str) -> None:
+        """Say which call failed and why, and what to do."""
+        super().__init__(f"{what}; start the same command again: vectors so far are kept")
+
+    @property
+    def server_message(self) -> str:
+        """Say what a client can do, who does not know the model."""
+        return "the embedding model of the server failed: send the request again later"
+
+
 class RecordError(MemoryProgramError, ValueError):
     """A file of a run's records holds something else, or the run that it belongs to is not there."""
 

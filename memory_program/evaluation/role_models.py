@@ -24,6 +24,7 @@ from memory_program.models.factory import (
 )
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import OBSERVATIONS, is_local
+from memory_program.models.rate_limit import RetryPolicy
 from memory_program.models.reply_settings import most_reply_tokens
 from memory_program.worlds.observation_expert import observations_lm
 
@@ -41,8 +42,11 @@ _NAMES = {
 }
 
 
-def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | None:
-    """Make the dense index of a run's embedding model; None for retrieval by words.
+def load_dense_index(config: EvaluateConfig | OptimizeConfig | ServeConfig) -> DenseIndex | None:
+    """Make the dense index of the embedding model of a run or of a server; None for retrieval by words.
+
+    A run keeps all vectors in a file. A server keeps none beside its database, since no vector in such a file
+    says whose it is; and it gives up soon, since somebody waits.
 
     Raises:
         EmbeddingError: the model cannot be used.
@@ -51,13 +55,15 @@ def load_dense_index(config: EvaluateConfig | OptimizeConfig) -> DenseIndex | No
     search = config.search
     if search.embedder is None:
         return None
+    is_server = isinstance(config, ServeConfig)
     return load_embedder(
         search.embedder,
         api_base=search.embedder_api_base or config.api_base,
-        cache_file=config.output_dir / EMBEDDINGS_FILE,
+        cache_file=None if is_server else config.output_dir / EMBEDDINGS_FILE,
         weight=search.weight,
         reranker=search.reranker,
         limiter=AdaptiveLimiter(config.concurrency),
+        retries=RetryPolicy(max_retries=1, max_wait_s=2.0, max_retry_after_s=5.0) if is_server else None,
     )
 
 

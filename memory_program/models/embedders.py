@@ -26,7 +26,12 @@ from memory_program.bank.dense import (
     TokenFunction,
     text_digest,
 )
-from memory_program.core.errors import EmbeddingError, EmbeddingMismatchError, StoreError
+from memory_program.core.errors import (
+    EmbeddingCallError,
+    EmbeddingError,
+    EmbeddingMismatchError,
+    StoreError,
+)
 from memory_program.core.extras import name_missing_extra
 from memory_program.core.redaction import redact_error
 from memory_program.models.factory import missing_keys
@@ -53,7 +58,7 @@ def load_embedder(
     name: str,
     *,
     api_base: str | None = None,
-    cache_file: Path,
+    cache_file: Path | None,
     weight: float | None = DENSE_WEIGHT,
     reranker: str | None = None,
     limiter: AdaptiveLimiter | None = None,
@@ -65,6 +70,7 @@ def load_embedder(
         name: LiteLLM's name, or ``local:`` and a folder or hub id.
         api_base: the address of an OpenAI-compatible server; None is the provider's own.
         cache_file: the SQLite file of its vectors, by model and text. A text in it is never embedded again.
+            None keeps no file.
         weight: as of ``DenseIndex``.
         reranker: ``local:`` and a folder or hub id of a sentence-transformers model for ``embed_tokens``.
         limiter: limits the calls of an API that run at once; None allows eight.
@@ -83,28 +89,30 @@ def load_embedder(
     embed_tokens = None if reranker is None else _token_function(reranker)
     model = embedder_fingerprint(name)
     lock = threading.Lock()  # tokenizers are not safe to share
+    call_endpoint = partial(
+        _call_endpoint, name, api_base, limiter or AdaptiveLimiter(8), retries or RetryPolicy()
+    )
 
     @cache
     def load() -> "SentenceTransformer":
         return _load_local_model(name)
 
-    def embed_here(task: str, texts: list[str]) -> ArrayLike:
+    def embed_texts(task: str, texts: list[str]) -> ArrayLike:
+        readable = [INVALID_CHARACTERS.sub("\ufffd", text) for text in texts]
+        if not is_local(name):
+            return call_endpoint(readable)
         with lock:
             encode = load().encode_query if task == "query" else load().encode_document
-            return encode(texts, show_progress_bar=False)
+            return encode(readable, show_progress_bar=False)
 
-    call_endpoint = partial(
-        _call_endpoint, name, api_base, limiter or AdaptiveLimiter(8), retries or RetryPolicy()
-    )
-    embed, embed_query = (
-        CachedEmbedding(
-            partial(embed_here, task) if is_local(name) else call_endpoint,
-            f"{task}:{model}",
-            cache_file,
+    def make(task: str) -> EmbeddingFunction:
+        embed_anew = partial(embed_texts, task)
+        return (
+            embed_anew if cache_file is None else CachedEmbedding(embed_anew, f"{task}:{model}", cache_file)
         )
-        for task in ("document", "query")
-    )
-    dimension = len(embed([_PROBE])[0])
+
+    embed, embed_query = make("document"), make("query")
+    dimension = np.asarray(embed([_PROBE])).shape[-1]
     return DenseIndex(
         embed, model, dimension, embed_query=embed_query, weight=weight, embed_tokens=embed_tokens
     )
@@ -142,8 +150,7 @@ class CachedEmbedding:
         known = {digest: np.frombuffer(vector, dtype=np.float32) for digest, vector in found}
         missing = {digest: text for digest, text in zip(digests, texts, strict=True) if digest not in known}
         if missing:
-            readable = [INVALID_CHARACTERS.sub("\ufffd", text) for text in missing.values()]
-            fresh = np.asarray(self._embed(readable), dtype=np.float32)
+            fresh = np.asarray(self._embed(list(missing.values())), dtype=np.float32)
             known |= dict(zip(missing, fresh, strict=True))
             rows = [(self._model, digest, known[digest].tobytes()) for digest in missing]
             if np.isfinite(fresh).all():  # else the index refuses them
@@ -207,9 +214,8 @@ def _call_endpoint(
         said = " ".join(error.message.partition("\n\n")[0].split())[:300]  # without the client's advice
         is_refused = error.status in (401, 403, 404)
         advice = f"; check --embedder, --embedder-api-base and {EMBEDDER_KEY}" if is_refused else ""
-        raise EmbeddingError(
-            f"embedder {name!r} at {api_base or 'the address of its provider'} failed: {said}{advice}; "
-            "start the same command again: vectors so far are kept"
+        raise EmbeddingCallError(
+            f"embedder {name!r} at {api_base or 'the address of its provider'} failed: {said}{advice}"
         ) from error
 
 

@@ -9,6 +9,7 @@ import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any
@@ -27,8 +28,8 @@ from memory_program.bank.turn_buffer import AddedTurns, RequestKey, SpokenTurn
 from memory_program.core.errors import MemoryProgramError
 from memory_program.core.redaction import redact_text
 from memory_program.serving.service.api_tokens import TOKEN_PREFIX, Principal
-from memory_program.serving.service.http_guard import ServiceMetrics, error_status, header_namespace
-from memory_program.serving.service.memory_service import MemoryService
+from memory_program.serving.service.http_guard import error_status, header_namespace
+from memory_program.serving.service.rest_api import ServerParts
 from memory_program.serving.wire import MOST_CONTENT_CHARS, ChatMessage
 
 SWITCH_HEADER = "X-Memory"
@@ -49,23 +50,19 @@ class ChatProxy:
 
     def __init__(
         self,
-        service: MemoryService,
-        metrics: ServiceMetrics,
+        parts: ServerParts,
         default_namespace: str,
         upstream: str,
-        upstream_key: str | None,
     ) -> None:
         """Make the proxy.
 
         Args:
-            service: where exchanges are remembered.
-            metrics: count them.
+            parts: of the server, with the key of the API; without a key, the client's own is sent.
             default_namespace: of requests that name none.
             upstream: the address of the API, ending with ``/v1``.
-            upstream_key: its key; None takes the client's own.
         """
-        self._service, self._metrics = service, metrics
-        self._default_namespace, self._key = default_namespace, upstream_key
+        self._parts, self._service, self._metrics = parts, parts.service, parts.metrics
+        self._default_namespace, self._key = default_namespace, parts.upstream_key
         self._upstream = upstream.rstrip("/")
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(_LONGEST_SILENCE_S, connect=10.0),
@@ -114,9 +111,10 @@ class ChatProxy:
                 if asked is None and isinstance(user, str) and user:
                     asked = user
                 namespace = principal.choose_namespace(asked, self._default_namespace)
-                shown = await run_in_threadpool(self._service.context, namespace, query[:MOST_CONTENT_CHARS])
+                search = partial(self._service.context, namespace, query[:MOST_CONTENT_CHARS])
+                shown = await self._parts.run_search(search)
             except MemoryProgramError as error:
-                return _openai_error(error_status(error), str(error), "memory_error")
+                return _openai_error(error_status(error), error.server_message, "memory_error")
             is_kept = principal.access == "write"
             exchange = _Exchange(namespace, messages, body["messages"], is_kept=is_kept)
             told = format_memory_message(shown)

@@ -23,6 +23,7 @@ from memory_program.core.errors import (
     BusyError,
     ConfigError,
     ConflictError,
+    EmbeddingError,
     MemoryProgramError,
     ModelError,
     QuotaExhaustedError,
@@ -56,6 +57,7 @@ _STATUSES: tuple[tuple[type[MemoryProgramError], int], ...] = (
     (StoreError, 503),
     (QuotaExhaustedError, 503),
     (ModelError, 502),
+    (EmbeddingError, 502),
     (MemoryProgramError, 422),
 )
 

@@ -77,7 +77,8 @@ class MemoryDoor:
 
     def __init__(self, parts: ServerParts, default_namespace: str) -> None:
         """Take what they call, and the namespace of callers whose token or header names none."""
-        self._service, self._threads, self._metrics = parts.service, parts.threads, parts.metrics
+        self._parts, self._service, self._threads = parts, parts.service, parts.threads
+        self._metrics = parts.metrics
         self._default_namespace = default_namespace
 
     def _choose(self, *, writes: bool = False) -> str:
@@ -124,10 +125,12 @@ class MemoryDoor:
         kind: Kind | None = None,
         as_of: AsOf = None,
     ) -> list[SearchHit]:
-        """Find memories by their words, best first."""
+        """Find memories, best first."""
         wanted = MemoryKind(kind) if kind is not None else None
         with _errors_as(ToolError):
-            found = await run_in_threadpool(self._service.search, self._choose(), query, limit, wanted, as_of)
+            namespace = self._choose()
+            search = partial(self._service.search, namespace, query, limit, wanted, as_of)
+            found = await self._parts.run_search(search)
         memories = [hit for hit in found if hit.kind is not None]
         # else what was just said would never be found: most memories have the name of the user
         turns = [hit for hit in found if hit.kind is None][: max(limit // 2, limit - len(memories))]

@@ -20,6 +20,7 @@ from memory_program.agents.profile_edit import strike_fact
 from memory_program.agents.program import MemoryProgram
 from memory_program.bank.archive import Archive
 from memory_program.bank.bank import MemoryBank
+from memory_program.bank.dense import DenseIndex
 from memory_program.bank.forgetting import DeletedRows, forget_namespace
 from memory_program.bank.memory import (
     CORE_LIMIT_CHARS,
@@ -113,6 +114,7 @@ class MemoryService:
         url: str,
         program: MemoryProgram,
         rule: SessionRule | None = None,
+        dense: DenseIndex | None = None,
         *,
         most_waiting: int = 2000,
         most_open: int = 10_000,
@@ -124,12 +126,15 @@ class MemoryService:
             url: of the database, as ``BankStore`` takes it.
             program: writes and answers, with its models; its reader packs a ``MemoryContext``.
             rule: where sessions end.
+            dense: adds the meaning of memories to their words, as ``BankStore`` takes it.
             most_waiting: the most turns of a namespace that may wait; more are refused.
             most_open: the most sessions that may be open; turns that begin another one are refused.
             pace: of the writing in the background.
         """
         self._url = url
-        self.store = BankStore(url)
+        self.store = BankStore(url, dense)
+        self.asks_embedder = dense is not None
+        """True if a search calls an embedding model."""
         self.buffer = TurnBuffer(self.store.database, rule or SessionRule(), most_waiting, most_open)
         self._program = program
         assert isinstance(program.reader.context, MemoryContext)
@@ -212,7 +217,7 @@ class MemoryService:
         kind: MemoryKind | None = None,
         as_of: date | None = None,
     ) -> list[FoundMemory]:
-        """Find memories by their words, best first; then turns that are not written yet."""
+        """Find memories, best first; then turns that are not written yet, by their words."""
         space, waiting = self._with_waiting(namespace, as_of)
         found = [
             FoundMemory(m.memory_id, m.kind, m.text, m.happened_at, m.sources, hit.score)

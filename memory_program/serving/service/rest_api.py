@@ -117,6 +117,14 @@ class ServerParts:
     threads: ModelThreads
     upstream_key: str | None = None
 
+    async def run_search(self, search: Callable[[], _T]) -> _T:
+        """Run a search of the service; one that asks an embedding model counts among the model calls.
+
+        Raises:
+            BusyError: too many wait already.
+        """
+        return await (self.threads.run(search) if self.service.asks_embedder else run_in_threadpool(search))
+
 
 def spoken_turns(messages: list[ChatMessage]) -> list[SpokenTurn]:
     """Turn chat messages into turns: those of users and assistants that have text.
@@ -296,8 +304,8 @@ async def ask(parts: Parts, body: AskRequest, namespace: Readable) -> AskRespons
 async def show_context(
     parts: Parts, query: Text, namespace: Readable, as_of: date | None = None
 ) -> ContextResponse:
-    """Show what a reader is shown for a question; no model is asked."""
-    shown = await run_in_threadpool(parts.service.context, namespace, query, as_of)
+    """Show what a reader is shown for a question. No language model is asked."""
+    shown = await parts.run_search(lambda: parts.service.context(namespace, query, as_of))
     return ContextResponse(
         profile=shown.core, memories=shown.memories, excerpts=shown.excerpts, tokens=shown.tokens
     )
@@ -313,9 +321,10 @@ async def search_memories(
     offset: Annotated[int, Query(ge=0, le=_LARGEST_OFFSET)] = 0,
     as_of: date | None = None,
 ) -> SearchPage:
-    """Find memories by their words, best first, then unwritten turns. No model is asked."""
+    """Find memories, best first, then unwritten turns. No language model is asked."""
     wanted = MemoryKind(kind) if kind is not None else None
-    found = await run_in_threadpool(parts.service.search, namespace, query, limit + offset + 1, wanted, as_of)
+    most = limit + offset + 1
+    found = await parts.run_search(lambda: parts.service.search(namespace, query, most, wanted, as_of))
     shown = found[offset : offset + limit]
     hits = [SearchHit.model_validate(hit, from_attributes=True) for hit in shown]
     return SearchPage(items=hits, next_offset=offset + limit if len(found) > offset + limit else None)

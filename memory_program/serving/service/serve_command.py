@@ -30,7 +30,7 @@ from memory_program.bank.turn_buffer import SessionRule
 from memory_program.configs.endpoints import Role
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError, StoreError
-from memory_program.evaluation.role_models import check_template_arguments, make_role_models
+from memory_program.evaluation.role_models import check_template_arguments, load_dense_index, make_role_models
 from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import openai_url
@@ -84,14 +84,15 @@ def make_parts(config: ServeConfig, program: MemoryProgram, upstream_key: str | 
 
     Raises:
         ConfigError: the namespace of requests that name none is no name.
-        StoreError: the database cannot be opened.
+        EmbeddingError: the embedding model cannot be used.
+        StoreError: the database cannot be opened, or has vectors of another embedding model.
     """
     check_namespace(config.doors.namespace)
     ends = config.session_ends
     rule = SessionRule(ends.session_pause, ends.session_turns, ends.session_chars)
     pace = WriterPace(threads=ends.writers)
     limits = {"most_waiting": ends.max_waiting, "most_open": ends.max_open_sessions}
-    service = MemoryService(config.db_url, program, rule, **limits, pace=pace)
+    service = MemoryService(config.db_url, program, rule, load_dense_index(config), **limits, pace=pace)
     tokens, metrics = ApiTokens(service.store.database), ServiceMetrics(service)
     return ServerParts(service, tokens, metrics, ModelThreads(config.concurrency), upstream_key)
 
@@ -112,7 +113,7 @@ def make_memory_app(config: ServeConfig, parts: ServerParts) -> FastAPI:
     proxy = None
     if doors.proxy:
         upstream = doors.upstream or config.api_base or openai_url()
-        proxy = ChatProxy(service, parts.metrics, doors.namespace, upstream, parts.upstream_key)
+        proxy = ChatProxy(parts, doors.namespace, upstream)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -186,8 +187,9 @@ def serve_memory(config: ServeConfig) -> None:
 
     Raises:
         ConfigError: the address is in use, or is open to others, and there is no token.
+        EmbeddingError: the embedding model cannot be used.
         ModelError: a model cannot be used.
-        StoreError: the database cannot be opened.
+        StoreError: the database cannot be opened, or has vectors of another embedding model.
     """
     _log_as_json()
     if config.doors.mcp != "stdio" or config.doors.rest or config.doors.proxy:
