@@ -76,6 +76,8 @@ class FactInventor:
         # The bank keeps the old day of a memory that is updated without one: a change of date is exact.
         if change.tense == "future":
             when = future_mention(self._rng, today, is_exact=not change.event)
+            while old.when and when.day == old.when.day:  # who puts a plan off names another day
+                when = future_mention(self._rng, today, is_exact=not change.event)
         elif change.tense:
             when = mention_since(told, self._rng, today, is_exact=not change.event)
         event = None

@@ -29,6 +29,7 @@ class StoryTeller:
         self._vocabulary = vocabulary
         self._rng = rng
         self._days: dict[int, date] = {}  # of the sessions, by their numbers
+        self._planned_on: dict[str, date] = {}  # for what was planned, the day on which the plan was told
 
     def tell_session(self, book: SessionBuilder, facts: int) -> None:
         """Fill a session with a number of facts and changes, and with talk around them.
@@ -119,11 +120,16 @@ class StoryTeller:
             return None
         if old.when and old.when.day and old.schema.tense == "past" and self._rng.random() < 0.5:
             right = shift_mention(old.when, self._rng, book.today)
+            planned_on = self._planned_on.get(old.fact_id, date.min)
+            if right.first <= planned_on:  # nothing comes true before it is planned
+                return None
             wrong = mention_date(old.when.day, self._rng, book.today).expression
             new = replace(old, when=right, session_number=book.number)
             body = f"{self._undated_statement(new)} {right.expression}"
             turn = self._say_correction(book, new, small_talk.LATE_CORRECTION_OPENERS, body, wrong)
-            return self.timeline.replace(old, replace(new, evidence=(turn,)), (turn,), "corrected")
+            new = self.timeline.replace(old, replace(new, evidence=(turn,)), (turn,), "corrected")
+            self._planned_on[new.fact_id] = planned_on
+            return new
         new = self._inventor.invent_correction(old, book.number)
         if new is None:
             return None
@@ -131,7 +137,9 @@ class StoryTeller:
         body = self._undated_statement(new)
         turn = self._say_correction(book, new, small_talk.LATE_CORRECTION_OPENERS, body, wrong)
         evidence = (*old.evidence, turn) if old.when else (turn,)
-        return self.timeline.replace(old, replace(new, evidence=evidence), (turn,), "corrected")
+        new = self.timeline.replace(old, replace(new, evidence=evidence), (turn,), "corrected")
+        self._planned_on[new.fact_id] = self._planned_on.get(old.fact_id, date.min)
+        return new
 
     def _say_correction(
         self, book: SessionBuilder, fact: Fact, openers: Sequence[str], body: str, wrong: str
@@ -157,6 +165,8 @@ class StoryTeller:
             self.timeline.end(old, book.number, sources, change.reason)
         else:
             new = self.timeline.replace(old, replace(new, evidence=sources), sources, change.reason)
+            if change.becomes:
+                self._planned_on[new.fact_id] = self._days[old.session_number]
         if event is not None:
             self.timeline.begin(replace(event, evidence=sources), sources)
             if new is not None:

@@ -162,6 +162,38 @@ def test_consequences_happened_after_what_they_follow_from_was_told(worlds: list
     assert len(ends) == len(CONSEQUENCES)
 
 
+@pytest.mark.parametrize("seed", [212, 262, 534])
+def test_a_plan_that_gets_a_new_date_gets_another_one(seed: int) -> None:
+    (world,) = generate_worlds(seed)
+    put_off = [
+        (world.facts[operation.supersedes], world.facts[operation.fact_id])
+        for operation in world.operations
+        if operation.reason == "put off" and operation.supersedes
+    ]
+    assert put_off
+    for old, new in put_off:
+        assert old.when != new.when
+        assert old.happened_at is None or old.happened_at != new.happened_at
+
+
+@pytest.mark.parametrize("seed", [332, 658])
+def test_a_correction_leaves_what_was_planned_after_its_plan(seed: int) -> None:
+    (world,) = generate_worlds(seed, coined=0.5)
+    days = {session.number: session.date_time.date() for session in world.conversation.sessions}
+    planned_on: dict[str, date] = {}
+    for operation in world.operations:
+        old = world.facts.get(operation.supersedes or "")
+        if old is not None and operation.reason == "plan came true":
+            planned_on[operation.fact_id] = days[old.session_number]
+        elif old is not None and old.fact_id in planned_on:
+            planned_on[operation.fact_id] = planned_on[old.fact_id]
+    assert planned_on
+    for fact_id, day in planned_on.items():
+        when = world.facts[fact_id].when
+        assert when is not None
+        assert when.first > day
+
+
 def test_nobody_is_asked_what_is_planned_where_a_plan_is_overdue(worlds: list[World]) -> None:
     """Whether such a plan came true, nobody has said: neither "plans to" nor "never did" would be right."""
     asked = 0
