@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -17,7 +18,7 @@ from locomo.types import all_questions
 class SplitConfig:
     """Split LoCoMo by conversation into train.json, val.json, test.json and splits.json."""
 
-    data: Path | None = None
+    data: Annotated[Path | None, tyro.conf.arg(help_behavior_hint="")] = None
     """A copy of locomo10.json; by default, it is downloaded."""
 
     out: Path = Path("splits")

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 from uuid import uuid4
@@ -31,13 +32,16 @@ Db = Annotated[
     str, arg(help="Database of the banks: an SQLAlchemy URL, such as sqlite:///runs/evaluate/banks.sqlite.")
 ]
 Namespace = Annotated[str, arg(help="Name of the bank.")]
-AsOf = Annotated[date | None, arg(help="Use the memories that were true on this day (YYYY-MM-DD).")]
+_optional = partial(arg, help_behavior_hint="")  # the text says what None means, not "(default: None)"
+AsOf = Annotated[date | None, _optional(help="Use the memories that were true on this day (YYYY-MM-DD).")]
 
 
 def show(
     db: Db,
-    namespace: Annotated[str | None, arg(help="Name of the bank; without it, all banks are listed.")] = None,
-    version: Annotated[int | None, arg(help="Show the bank after this many operations.")] = None,
+    namespace: Annotated[
+        str | None, _optional(help="Name of the bank; without it, all banks are listed.")
+    ] = None,
+    version: Annotated[int | None, _optional(help="Show the bank after this many operations.")] = None,
     as_of: AsOf = None,
 ) -> None:
     """List the banks of a database, or the live memories of one bank.
@@ -83,17 +87,17 @@ def history(
     namespace: Namespace,
     memory: Annotated[str, arg(help="Id of the memory, for example m12. It need not be live.")],
 ) -> None:
-    """Show the operations before and after a memory, and from when to when each version was true."""
+    """Show the operations before and after a memory, and from when until when each version was valid."""
     space = _load_space(db, namespace)
     validity = space.valid_times().memories
     for operation in space.bank.history(memory):
         _print_operation(operation, space.bank.get)
         for created in operation.created:
             held = validity[created.memory_id]
-            days = f"held from {held.valid_from or 'the start'}"
+            days = f"valid from {held.valid_from or 'the start'}"
             days += f" until {held.valid_to}" if held.valid_to is not None else ""
             if held.valid_to is not None and held.valid_to <= (held.valid_from or date.min):
-                days = "held on no day"
+                days = "never valid"
             _print_line(f"  {created.memory_id} {days}")
 
 
@@ -101,7 +105,7 @@ def diff(
     db: Db,
     namespace: Namespace,
     older: Annotated[int, arg(help="The earlier version; 0 is the empty bank.")],
-    newer: Annotated[int | None, arg(help="The later version; by default, the current one.")] = None,
+    newer: Annotated[int | None, _optional(help="The later version; by default, the current one.")] = None,
 ) -> None:
     """Compare the live memories of two versions of a bank."""
     changes = _load_bank(db, namespace).diff(older, newer)
@@ -114,7 +118,7 @@ def undo(
     db: Db,
     namespace: Namespace,
     count: Annotated[
-        int | None, arg(help="Number of operations to undo, in place of the last change.")
+        int | None, _optional(help="Number of operations to undo, in place of the last change.")
     ] = None,
 ) -> None:
     """Undo the last change of a bank: everything that one session, import or request wrote.
@@ -194,7 +198,9 @@ def export_file(
 def import_file(
     db: Db,
     file: Annotated[Path, arg(help="The file to import. Its format is recognised by its content.")],
-    namespace: Annotated[str | None, arg(help="Name of the bank; by default, that in the file.")] = None,
+    namespace: Annotated[
+        str | None, _optional(help="Name of the bank; by default, that in the file.")
+    ] = None,
 ) -> None:
     """Import a file into a database, which is created if it does not exist.
 

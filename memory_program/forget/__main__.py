@@ -21,6 +21,7 @@ files outside the folder of the run (a saved program with demos, a report writte
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -29,15 +30,15 @@ from memory_program.core.mlflow_address import is_database_server
 from memory_program.core.settings import reject_password
 from memory_program.forget.run_eraser import forget_conversation
 
+_Address = Annotated[str | None, tyro.conf.arg(help_behavior_hint="")]  # the text says what None means
+
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m memory_program.forget") -> int:
     """Erase the conversation that the arguments name, and return the exit status."""
     return run_script(lambda: tyro.cli(_command, args=arguments, prog=prog, description=__doc__))
 
 
-def _command(
-    namespace: str, folder: list[Path], db: str | None = None, tracking_uri: str | None = None
-) -> None:
+def _command(namespace: str, folder: list[Path], db: _Address = None, tracking_uri: _Address = None) -> None:
     """Erase a conversation.
 
     Args:

@@ -9,7 +9,7 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import tyro
 from rich import box
@@ -23,6 +23,7 @@ from memory_program.core.json_files import Json
 
 _FOLDER = "rollouts"
 _SHOWN_CHARS = 160
+_OPTIONAL = tyro.conf.arg(help_behavior_hint="")  # without it, all rollouts are shown
 
 
 def write_rollouts(folder: Path, step: int, lines: Iterable[Json]) -> None:
@@ -84,8 +85,8 @@ def main(arguments: Sequence[str] | None = None, prog: str = "memory-program rol
 
 def _command(
     run: tyro.conf.Positional[Path],
-    agent: str | None = None,
-    step: int | None = None,
+    agent: Annotated[str | None, _OPTIONAL] = None,
+    step: Annotated[int | None, _OPTIONAL] = None,
     sort: Literal["reward", "advantage", "step"] = "reward",
     reverse: bool = False,
     limit: int = 20,

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -40,7 +41,7 @@ class WorldConfig:
     sessions: str = f"{MIN_SESSIONS}-{MAX_SESSIONS}"
     """Minimum and maximum number of sessions of a conversation."""
 
-    turns: int | None = None
+    turns: Annotated[int | None, tyro.conf.arg(help_behavior_hint="")] = None
     """Extend each conversation until it has this number of turns, whatever --sessions says."""
 
     questions_per_session: float = QUESTIONS_PER_SESSION

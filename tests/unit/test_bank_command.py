@@ -85,12 +85,12 @@ def test_history_prints_operations_with_reasons_and_turns(run):
         "v1  create by semantic in session_1: said so",
         f"  + {OSLO}",
         f"  + {BEES}",
-        "  m1 held on no day",
-        "  m2 held from 2023-05-08",
+        "  m1 never valid",
+        "  m2 valid from 2023-05-08",
         "v2  update by semantic in session_2",
         f"  - {OSLO}",
         f"  + {BERGEN}",
-        "  m3 held from 2023-05-08",
+        "  m3 valid from 2023-05-08",
     ]
     assert run("history", "--namespace", NAME, "--memory", "m3") == expected
     assert run("history", "--namespace", NAME, "--memory", "m1") == expected

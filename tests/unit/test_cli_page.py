@@ -144,3 +144,8 @@ def test_the_page_of_commands_is_up_to_date(monkeypatch):
     assert not re.search(r"(?<!`)``(?!`)|python -m memory_program", text), (
         "a help quotes a docstring of the code"
     )
+
+
+def test_no_help_shows_an_empty_default():
+    page = PAGE.read_text(encoding="utf-8")
+    assert [line for line in page.splitlines() if "default: None" in line or "default: ''" in line] == []

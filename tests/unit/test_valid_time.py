@@ -404,7 +404,7 @@ def test_the_command_shows_a_day_and_the_time_of_each_memory(space, tmp_path, ca
     (found,) = run("search", "--query", "Mara lives", "--as-of", "2023-05-20")
     assert found.endswith("m1  semantic  Mara lives in Bergen.  (D1:1)")
     history = run("history", "--memory", "m3")
-    assert "  m1 held from 2023-05-08 until 2023-06-20" in history
-    assert history[-1] == "  m3 held from 2023-06-20"
+    assert "  m1 valid from 2023-05-08 until 2023-06-20" in history
+    assert history[-1] == "  m3 valid from 2023-06-20"
     assert main(["list", "--db", url, "--namespace", "mara", "--as-of", "2023-05-20", "--version", "1"]) == 2
     assert main(["list", "--db", url, "--as-of", "2023-05-20"]) == 2

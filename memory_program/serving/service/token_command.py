@@ -22,7 +22,9 @@ def create_token(
     ],
     db_url: Db = "sqlite:///memory.sqlite",
     access: Annotated[Literal["read", "write"], arg(help="read: ask and search only.")] = "write",
-    label: Annotated[str, arg(help="Name of its holder, for the list and the log of deletions.")] = "",
+    label: Annotated[
+        str, arg(help="Name of its holder, for the list and the log of deletions.", help_behavior_hint="")
+    ] = "",
 ) -> None:
     """Create a token and print it. It is shown only once, since the database stores only its hash."""
     with BankStore(_check(db_url)) as store:
