@@ -18,7 +18,8 @@ _MIN_QUOTE_CHARS = 12  # letters and digits: shorter lines ("Thanks!") are in ev
 _MIN_LONG_QUOTE_CHARS = 30  # captions aside, no two conversations of LoCoMo or of a world share such lines
 _PIECE_BYTES = 1 << 22
 _MAX_ESCAPED_CHARS = 20  # the maximum length of one letter after two escapings
-_UNICODE_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+# JSON writes \u00a0, an export in Markdown \xa0; and an error \xa0: three forms of one blank
+_CODE_ESCAPE = re.compile(r"\\+(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{1,5});|x([0-9a-fA-F]{2}))")
 _ESCAPE = re.compile(r"\\+[nrtbf]")
 _GZIP_BASE64 = re.compile(rb"H4sI[A-Za-z0-9+/=]{40,}")  # gzip in base64: the records of a report
 _DAMAGES = (EOFError, gzip.BadGzipFile, zlib.error, binascii.Error)
@@ -119,7 +120,9 @@ def is_report(path: Path) -> bool:
 
 
 def _letters_and_digits(text: str) -> str:
-    """Reduce a text to its letters and digits, undoing the escapes of JSON and HTML."""
-    plain = _ESCAPE.sub("", _UNICODE_ESCAPE.sub(lambda code: chr(int(code[1], 16)), unescape(text)))
+    """Reduce a text to its letters and digits, undoing the escapes of JSON, HTML, Markdown and errors."""
+    plain = _ESCAPE.sub(
+        "", _CODE_ESCAPE.sub(lambda code: chr(int(code[code.lastindex or 0], 16)), unescape(text))
+    )
     whole = plain.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return _NOT_WORD.sub("", whole).casefold()

@@ -276,6 +276,24 @@ def test_a_copy_is_recognized_under_any_escaping(wrap):
     assert telling.matches_text('{"question_id": "conv-2:q4"}')
 
 
+@pytest.mark.parametrize("blank", ["\u00a0", "\u200d", "\x1b", "\u00ad"])
+def test_a_line_with_a_character_that_cannot_be_printed_is_erased_from_exports_and_errors(tmp_path, blank):
+    told = f"Where is{blank}the gold? Below{blank}the linden, says Zoë."
+    folder = tmp_path / "run"
+    folder.mkdir()
+    url = f"sqlite:///{folder / 'banks.sqlite'}"
+    with BankStore(url) as store:
+        space = store.load("alice")
+        space.bank.create([Draft(told, MemoryKind.SEMANTIC)], Provenance("test"))
+        store.save(space)
+    export, errors = folder / "alice.md", folder / "errors.jsonl"
+    assert bank_command(["export", "--db", url, "--namespace", "alice", "--out", str(export)]) == 0
+    errors.write_text(json.dumps({"error": f"text={told!r} is refused"}) + "\n" + json.dumps({"error": ""}))
+    assert forget(folder) == 0
+    assert not export.exists()
+    assert errors.read_text() == json.dumps({"error": ""})
+
+
 def test_a_conversation_called_1_is_not_matched_by_every_number():
     telling = QuoteMatcher("1", ["A line that tells enough to be known."], [])
     for line in (
