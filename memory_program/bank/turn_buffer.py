@@ -290,6 +290,7 @@ class TurnBuffer:
         """Give a session that was cut a new number, if another one was saved under its own."""
         is_this = (TURNS.c.namespace == namespace, TURNS.c.session == number)
         with self._database.writing() as connection:
+            _lock_namespace(connection, namespace)
             new = _next_number(connection, namespace)
             connection.execute(update(TURNS).where(*is_this).values(session=new))
 
@@ -366,8 +367,7 @@ class TurnBuffer:
 
     def _insert(self, connection: Connection, addition: _Addition) -> AddedTurns:
         namespace, request = addition.namespace, addition.request
-        if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
-            connection.execute(_LOCK_NAMESPACE, {"namespace": namespace})
+        _lock_namespace(connection, namespace)
         if request is not None:
             known = _find_response(connection, namespace, request)
             if known is not None:
@@ -437,6 +437,12 @@ class TurnBuffer:
         is_open = (TURNS.c.namespace == namespace, _IS_OPEN)
         connection.execute(update(TURNS).where(*is_open).values(session=number))
         return number
+
+
+def _lock_namespace(connection: Connection, namespace: str) -> None:
+    """Wait until no other process numbers sessions of a namespace; none does before the transaction ends."""
+    if connection.dialect.name == "postgresql":  # SQLite has one writer at a time
+        connection.execute(_LOCK_NAMESPACE, {"namespace": namespace})
 
 
 def _next_number(connection: Connection, namespace: str) -> int:

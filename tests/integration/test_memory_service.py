@@ -407,6 +407,17 @@ def test_a_waiting_session_whose_number_was_saved_with_other_content_gets_a_new_
     ]
 
 
+def test_a_session_never_gets_the_number_of_one_that_another_process_cuts(url):
+    with BankStore(url) as store, BankStore(url) as other:
+        waiting, cutting = TurnBuffer(store.database, HOUR), TurnBuffer(other.database, HOUR)
+        cutting.add("ana", [said("first")], ends=True)
+        with ThreadPoolExecutor(1) as pool:
+            done = pool.submit(lambda: [cutting.add("ana", [said(f"{n}")], ends=True) for n in range(20)])
+            while not done.done():
+                waiting.renumber("ana", waiting.next_sessions()[0].number)
+        assert [len(one.turns) for one in waiting.sessions("ana")] == [1] * 21
+
+
 # -- changes -----------------------------------------------------------------------------------------
 
 
