@@ -77,6 +77,15 @@ ROWS: tuple[Row, ...] = (
     ),
     ("qwen2.5-coder-0.5b-check", "memory", "Qwen", "SFT, answerable, check", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft-dates", "rag", "Qwen", "SFT, answerable, dates", "rag"),
+    ("qwen2.5-coder-0.5b-dates-hybrid", "rag", "Qwen", "SFT, answerable, dates", "rag, hybrid"),
+    ("qwen2.5-coder-0.5b-dates-check", "rag", "Qwen", "SFT, answerable, dates, check", "rag"),
+    (
+        "qwen2.5-coder-0.5b-dates-memory-turns",
+        "memory",
+        "Qwen",
+        "SFT, answerable, dates",
+        "memory, sampled + turns",
+    ),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen", "SFT + GRPO", "notes + turns"),
     ("qwen2.5-coder-0.5b-grpo-rag", "rag", "Qwen", "SFT + GRPO", "rag"),
 )
@@ -91,8 +100,9 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "the same, SFT on answerable questions",
         "notes, turns",
     ),
-    ("qwen2.5-coder-0.5b-check", "memory", "this with `--answerability-check`", "notes, turns"),
     ("qwen2.5-coder-0.5b-sft-dates", "rag", "the same, SFT with `--add-dates`", "turns"),
+    ("qwen2.5-coder-0.5b-dates-hybrid", "rag", "this with `--retrieval hybrid`", "turns"),
+    ("qwen2.5-coder-0.5b-dates-check", "rag", "or with `--answerability-check`", "turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     (
@@ -249,6 +259,21 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "extractive to Qwen, SFT, answerable, dates, rag",
         ("extractive", "extractive"),
         ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable, dates: rag to rag, hybrid",
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+        ("qwen2.5-coder-0.5b-dates-hybrid", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable, dates: rag to the check",
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+        ("qwen2.5-coder-0.5b-dates-check", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable, dates: rag to memory, sampled + turns",
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+        ("qwen2.5-coder-0.5b-dates-memory-turns", "memory"),
     ),
     (
         "Qwen, notes + turns: SFT to SFT + GRPO",
