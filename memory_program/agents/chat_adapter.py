@@ -258,7 +258,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
             values = [{"tool_calls": []}]
             self.is_repaired = True
         is_open = section.rfind("{") > section.rfind("}") if values else not _is_closed(section)
-        if is_open and not is_completed:
+        if is_open and not (is_completed and (values or _lacks_only_brackets(section))):
             _raise_truncated(signature, text, f"the middle of `{field}`")
         if not values:
             self.is_repaired = True
@@ -301,6 +301,13 @@ def _is_closed(text: str) -> bool:
         elif character in "}]":
             depth -= 1
     return depth == 0 and not in_string
+
+
+def _lacks_only_brackets(text: str) -> bool:
+    """Tell if JSON that is not closed ends behind a whole value: no text in it was cut."""
+    quote = next((character for character in text if character in "\"'“"), '"').replace("“", "”")
+    whole = rf"[^\s:,\[{{\\]{quote}|[:,\[]\s*(?:-?\d+|true|false|null|none)|\[\s*\]|\{{\s*\}}"
+    return re.search(rf"(?:{whole})[\s}}\]`]*\Z", text, re.IGNORECASE) is not None
 
 
 def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:

@@ -1,6 +1,7 @@
 """The adapter: whole calls are read, cut ones are refused, data cannot pose as markers."""
 
 import json
+from contextlib import suppress
 
 import dspy
 import pytest
@@ -53,6 +54,20 @@ def test_the_end_marker_may_be_missing_when_the_calls_are_whole():
 def test_calls_cut_at_any_position_are_refused(length):
     with pytest.raises(TruncatedReplyError, match="ends in the middle of `tool_calls`"):
         ADAPTER.parse(WriteCore, f"[[ ## tool_calls ## ]]\n{CALL[:length]}")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [CALL, repr(json.loads(CALL)), CALL.replace("Oslo", r"Tom's \"home\"")],
+    ids=["JSON", "Python", "quotes"],
+)
+def test_no_text_that_is_cut_before_the_end_marker_is_stored(call):
+    whole = calls_in(fields(tool_calls=call))[0][1]["text"]
+    for length in range(len('{"tool_calls": [{'), len(call) + 1):
+        with suppress(AdapterParseError):
+            for _, args in calls_in(fields(tool_calls=call[:length])):
+                assert args.get("text") in (None, whole)
+    assert calls_in(fields(tool_calls=call[:-3]))[0][1]["text"] == whole  # only brackets are missing
 
 
 def repeated_calls(*texts: str) -> str:
