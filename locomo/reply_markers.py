@@ -6,6 +6,7 @@ from collections.abc import Iterable
 _END_TOKEN = re.compile(
     r"<[|｜][^<>\n|｜]{1,40}[|｜]>|</(?:s|response)>|<end_of_turn>|<turn\|>|<eos>|\[/INST\]|\[EOS\]"
 )
+_BOX_TOKEN = re.compile(r"<\|(?:begin|end)_of_box\|>")  # GLM-4.5V puts its answer in a box
 _CUT_END = re.compile(r"\[\[ ?##? ?(\w*+)[ #]*+\]?\s*+\Z")
 _NO_VALUE = re.compile(r"[\W_]*(?:(?:n/?a|none|null|nil|nan|undefined|empty)[\W_]*)?", re.IGNORECASE)
 
@@ -32,6 +33,7 @@ def separate_markers(text: str, marker: re.Pattern[str], *, is_line_begun: bool 
         ...                  marker_pattern(["answer", "completed"]))
         '[[ ## answer ## ]]\nLisbon\n[[ ## completed ## ]]'
     """
+    text = _BOX_TOKEN.sub("", text)
     if end := _END_TOKEN.search(text):
         text = text[: end.start()]
     if (cut := _CUT_END.search(text)) and "completed".startswith(cut[1].lower()):

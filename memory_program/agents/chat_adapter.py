@@ -41,6 +41,7 @@ _JSON_BEGINS = re.compile(r"\{|\[\s*[{\]]")
 _UNREAD_CALL = re.compile(r"(?=[^{]*\{).*\w_(?:memory|core)\b", re.DOTALL)
 # Special tokens of chat templates that stand before the reply, and Granite's tag.
 _ROLE_TOKENS = re.compile(r"\s*(?:(?:<[|｜][^<>\n|｜]{1,40}[|｜]>|<response>)\s*(?:assistant\s*)?)+")
+_TAGGED = re.compile(r"\s*<answer>(.*?)</answer>\s*", re.DOTALL)  # as Hunyuan and GLM-4.1V write it
 _FENCED = re.compile(r"\s*```[a-z]*[^\S\n]*\n((?:(?!```).)*?)\s*```\s*", re.DOTALL)
 _OPEN_FENCE = re.compile(r"\s*```[a-z]*\s*(?=\{|\[\s*[{\]])")
 
@@ -101,6 +102,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
         """
         completion = _replace_invalid_characters(completion)
         text = strip_thinking(completion)
+        if tagged := _TAGGED.fullmatch(text):
+            text = tagged[1]
         if roles := _ROLE_TOKENS.match(text):
             text = text[roles.end() :]
         if fenced := _FENCED.fullmatch(text):
@@ -281,6 +284,8 @@ class StrictChatAdapter(dspy.ChatAdapter):
     def _read_value(self, said: str) -> str:
         """Take the text of a field out of thoughts, a code fence and what stands behind the end marker."""
         value = strip_thinking(said).partition(COMPLETION_MARKER)[0].strip()
+        if tagged := _TAGGED.fullmatch(value):
+            value = tagged[1].strip()
         if fenced := _FENCED.fullmatch(value):
             value = fenced[1].strip()
         self.is_repaired |= value != said

@@ -26,6 +26,9 @@ BLOCKS = (
 )
 """Thinking blocks of several families of models."""
 
+BOX = "<|begin_of_box|>%s<|end_of_box|>"
+"""The answer of GLM-4.5V."""
+
 
 def written(*calls: object) -> str:
     return json.dumps({"tool_calls": list(calls)})
@@ -100,6 +103,8 @@ def test_a_variant_of_a_call_is_read_and_counted_as_repaired(section):
         f"**[[ ## tool_calls ## ]]**\n{written(CALL)}\n**[[ ## completed ## ]]**",
         *(f"{begin}{MARKER}{written(OTHER)}{END}{end}{MARKER}{written(CALL)}{END}" for begin, end in BLOCKS),
         f"{MARKER}{written(CALL)}{END}\n<think>{MARKER}{written(OTHER)}</think>",
+        f"{MARKER}{BOX % written(CALL)}{END}",
+        f"<think>Hm.</think>\n<answer>\n{written(CALL)}\n</answer>",
     ],
 )
 def test_what_stands_around_the_calls_is_left_out_and_counted(completion):
@@ -138,6 +143,7 @@ def test_the_words_for_no_calls_are_an_empty_list(said, end):
         f"{written(CALL)}\n{written(OTHER)}",
         f"{MARKER}{json.dumps({'tool_calls': 'two of them'})}{END}",
         f"{MARKER}I have none to make{END}",
+        f"{MARKER}{BOX % 'manage_memory(text=1)'}{END}",
         f"<think>\n{MARKER}{written(CALL)}{END}",
     ],
     ids=lambda completion: completion[-60:],
@@ -220,6 +226,12 @@ def test_a_cut_reply_without_a_marker_is_refused_as_cut():
         "[[ ## answer ## ]]\nLisbon<turn|>",
         "<think>Rome?</think><response>[[ ## answer ## ]]\nLisbon</response>",
         '<think>Rome?</think><response>{"answer": "Lisbon"}</response>',
+        f"<think>Rome?</think>[[ ## answer ## ]]\n{BOX % 'Lisbon'}{END}",
+        f"<think>Rome?</think>{BOX % '[[ ## answer ## ]] Lisbon'}",
+        f"<think>Rome?</think><answer>{BOX % json.dumps({'answer': 'Lisbon'})}</answer>",
+        json.dumps({"answer": BOX % "Lisbon"}),
+        "<think>Rome?</think>\n<answer>\n[[ ## answer ## ]]\nLisbon\n</answer>",
+        "<think>Rome?</think>\n[[ ## answer ## ]]\n<answer>Lisbon</answer>",
     ],
 )
 def test_an_answer_is_the_value_alone(completion):
