@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from memory_program.core.extras import name_missing_extra
+from memory_program.core.redaction import redact_text
 
 if TYPE_CHECKING:
     from memory_program.core.settings import Settings
@@ -71,7 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("\nmemory-program COMMAND --help lists the options of a command.")
         return 0
     if given[0] not in _COMMANDS:
-        print(f"error: unknown command {given[0]!r}: choose from {', '.join(_COMMANDS)}", file=sys.stderr)
+        shown = redact_text(given[0])
+        print(f"error: unknown command {shown!r}: choose from {', '.join(_COMMANDS)}", file=sys.stderr)
         return 2
     command: list[Callable[[Sequence[str], str], int]] = []
     from memory_program.core.command_line import run_script

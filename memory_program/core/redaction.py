@@ -9,7 +9,8 @@ REMOVED = "[key removed]"
 _SECRET_NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL")
 _SHORTEST_SECRET_CHARS = 8  # shorter values are words, and would be cut out of honest text
 _SECRET_PATTERN = re.compile(
-    r"(?i:bearer)\s+\S+|\b(?:(?:sk|gsk|xai)[-_]|hf_)[-\w*]{8,}|\bAIza[-\w]{20,}|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
+    r"(?i:bearer)\s+\S+|\b(?:(?:c?sk|gsk|xai|nvapi|pplx)[-_]|hf_)[-\w*]{8,}|\bAIza[-\w]{20,}"
+    r"|(?<=://)[^/\s:@]*:[^/\s@]+(?=@)"
 )
 _ACCOUNT = re.compile(r"://([^/\s:@]*:[^/\s@]+)@")  # of an address; errors tell it without the "://" as well
 

@@ -90,6 +90,11 @@ def test_an_unknown_command_is_an_error_that_names_the_commands(capsys):
     )
 
 
+def test_a_key_in_the_place_of_a_command_is_not_shown(capsys):
+    assert main(["sk-proj-0123456789abcdef"]) == 2
+    assert "unknown command '[key removed]'" in capsys.readouterr().err
+
+
 def test_the_wheel_installs_the_command():
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["scripts"] == {"memory-program": "memory_program.cli:main"}

@@ -14,6 +14,7 @@ from memory_program.core.redaction import redact_error, redact_text
         "Authorization: Bearer abc.def.ghi",
         "headers={'authorization': 'bearer xyz123'}",
         "key gsk_0123456789abcdef was revoked",
+        *(f"no access with {maker}-0123456789abcdef" for maker in ("nvapi", "pplx", "csk")),
         "api_key=AIzaSyA-0123456789_abcdefghij",
     ],
 )
