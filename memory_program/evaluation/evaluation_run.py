@@ -360,5 +360,10 @@ def _make_workers(
         print_plain(console, line)
     spent_usd = sum(system.spent_usd() for system in recorded)
     check_affordable(estimates, spent_usd, config.max_cost)
-    limits = RunLimits(max_errors=config.max_errors, max_cost_usd=config.max_cost, spent_usd=spent_usd)
+    limits = RunLimits(
+        max_errors=config.max_errors,
+        max_cost_usd=config.max_cost,
+        spent_usd=spent_usd,
+        is_json=all(one.run.system.settings.get("reply_format") == ReplyFormat.JSON for one in recorded),
+    )
     return Workers(console, limits, config.concurrency, batches=batches)

@@ -74,14 +74,19 @@ def test_a_build_whose_tool_calls_are_all_refused_ends_after_three_sessions(tmp_
     assert "memory: build: 3 of 3 done" in forced.stdout
 
 
-def test_answers_that_are_cut_end_the_run_after_ten(tmp_path):
+@pytest.mark.parametrize("reply_format", ["chat", "json"])
+def test_answers_that_are_cut_end_the_run_after_ten(tmp_path, reply_format):
+    flags = ["--systems", "no-memory", "--concurrency", "1", "--reply-format", reply_format]
     with ModelServer(only("Answer a question", Behaviour.CUT)) as server:
-        ended = evaluate(tmp_path, server, "--systems", "no-memory", "--concurrency", "1")
+        ended = evaluate(tmp_path, server, *flags)
     assert ended.returncode == 1
     assert (
         "error: 10 of the first 10 replies were cut or cannot be read; the first: reader.answer"
         in ended.stderr
     )
+    assert ("--reply-format json" in ended.stderr) == (
+        reply_format == "chat"
+    )  # no advice to do what was done
 
 
 def only(part: str, behaviour: Behaviour) -> Behave:

@@ -25,9 +25,27 @@ class RunLimits:
     """Counts the cost and the failures of a run; safe from any thread."""
 
     def __init__(
-        self, *, max_errors: int | None = None, max_cost_usd: float | None = None, spent_usd: float = 0.0
+        self,
+        *,
+        max_errors: int | None = None,
+        max_cost_usd: float | None = None,
+        spent_usd: float = 0.0,
+        is_json: bool = False,
     ) -> None:
-        """Set the limits; ``spent_usd`` is the cost of the run before it was resumed."""
+        """Set the limits.
+
+        Args:
+            max_errors: the most failed calls.
+            max_cost_usd: the highest cost.
+            spent_usd: the cost of the run before it was resumed.
+            is_json: the replies of writers and readers are in ``json`` already, so that it is no advice.
+        """
+        self._advice = "choose another model or a larger --max-reply-tokens"
+        if not is_json:
+            self._advice = (
+                "choose another model, a larger --max-reply-tokens or, for writer and reader, --reply-format "
+                "json"
+            )
         self._max_errors = max_errors
         self._max_cost_usd = max_cost_usd
         self._spent_usd = spent_usd
@@ -95,9 +113,8 @@ class RunLimits:
             if self._items >= self._first_items and 2 * len(self._unreadable) > self._calls:
                 raise BudgetExceededError(
                     f"{len(self._unreadable)} of the first {self._calls} replies were cut or cannot be "
-                    f"read; the first: {shorten(str(self._unreadable[0]), 240)}; choose another model, a "
-                    "larger --max-reply-tokens or, for writer and reader, --reply-format json; or continue "
-                    f"anyway with --max-errors; {_RESUME_HINT}"
+                    f"read; the first: {shorten(str(self._unreadable[0]), 240)}; {self._advice}; or "
+                    f"continue anyway with --max-errors; {_RESUME_HINT}"
                 )
             if self._items >= self._first_items and len(self._refusals) == self._tool_calls >= FIRST_ITEMS:
                 raise BudgetExceededError(
