@@ -18,6 +18,7 @@ import dspy
 
 from memory_program.agents.reply_limits import READER_TOKENS
 from memory_program.agents.tools import DATE_LIMIT_CHARS, MAX_MERGED, MemoryTools
+from memory_program.bank.passages import whole_sentences
 from memory_program.bank.memory import MemoryKind
 from memory_program.models.response_formats import JsonSchema
 
@@ -150,13 +151,21 @@ def reply_schema(
     return _object(properties)
 
 
-def replaces_by_cut_text(arguments: Mapping[str, Any]) -> bool:  # Any: JSON
-    """Tell if a call would replace a memory or the profile by a text that its schema cut at its limit."""
+def without_cut_sentence(arguments: Mapping[str, Any]) -> dict[str, Any] | None:  # Any: JSON
+    """Leave out the sentence in which the limit of the schema cut a text of a call.
+
+    Returns:
+        the arguments; None if no whole sentence is left, or if the call would replace a memory or the profile
+        by a part of the new text.
+    """
     action = arguments.get("action")
     limit = _PROFILE_LIMIT_CHARS if action == "rewrite" else _LIMIT_CHARS
     values = [one for value in arguments.values() for one in (value if isinstance(value, list) else [value])]
-    is_cut = any(isinstance(value, str) and len(value) == limit for value in values)
-    return is_cut and action not in ("create", "append")
+    if not any(isinstance(value, str) and len(value) == limit for value in values):
+        return dict(arguments)
+    text = arguments.get("text")
+    whole = whole_sentences(text) if action in ("create", "append") and isinstance(text, str) else ""
+    return {**arguments, "text": whole} if whole else None
 
 
 def _argument_schema(parameter: inspect.Parameter) -> JsonSchema:

@@ -20,7 +20,7 @@ from memory_program.agents.signatures import (
     WriteAll,
     with_read_tools,
 )
-from memory_program.agents.tool_schema import ToolOffer, replaces_by_cut_text
+from memory_program.agents.tool_schema import ToolOffer, without_cut_sentence
 from memory_program.agents.tools import (
     CORE_TOOLS,
     MEMORY_TOOLS,
@@ -285,10 +285,14 @@ class MemoryWriter(dspy.Module):
     def _run_call(
         self, call: dspy.ToolCalls.ToolCall, tools: MemoryTools, allowed: Sequence[str]
     ) -> ToolResult:
-        if self.replies.format is ReplyFormat.JSON and replaces_by_cut_text(call.args):
-            message = "the text was cut at its limit of characters: what it would replace is kept"
+        is_json = self.replies.format is ReplyFormat.JSON
+        arguments = without_cut_sentence(call.args) if is_json else call.args
+        if arguments is None:
+            message = (
+                "the text was cut at its limit of characters, so nothing is changed: write a shorter one"
+            )
             return ToolResult(call.name, message, Refusal.MALFORMED)
-        return tools.call(call.name, call.args, allowed)
+        return tools.call(call.name, arguments, allowed)
 
     def allowed_tools(self, name: str) -> Sequence[str]:
         """Return the names of an agent's tools."""

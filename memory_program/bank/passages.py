@@ -43,6 +43,17 @@ def split_passages(text: str) -> list[str]:
     return [*passages, " ".join(current)] if current else passages
 
 
+def whole_sentences(text: str) -> str:
+    """Return a text up to the last end of a sentence that something follows; '' if there is none.
+
+    Example:
+        >>> whole_sentences("Pip is a dog. Pip is three ye")
+        'Pip is a dog.'
+    """
+    ends = [end.start() for end in _SENTENCE_END.finditer(text)]
+    return text[: ends[-1]] if ends else ""
+
+
 def count_words(text: str) -> int:
     """Count the words of a text; two characters of a script without spaces count as a word."""
     return len(text.split()) + _count_unspaced(text) // 2

@@ -209,13 +209,24 @@ def test_a_text_that_its_schema_cut_replaces_no_memory(length, is_kept):
     assert ["cut at its limit" in error for error in record.tool_errors] == [True] * is_kept
 
 
-def test_a_new_memory_that_its_schema_cut_is_kept():
-    space = MemorySpace("mara")
-    text = ("Mara adopted a dog called Pip yesterday. " * 10)[:400].ljust(400, "!")
-    record = remember(
-        json_writer(one_call("manage_memory", action="create", text=text, kind="semantic")), space
-    )
-    assert (len(space.bank.live()), record.tool_errors) == (1, ())
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ("Mara adopted a dog called Pip yesterday. " * 10, "Mara adopted a dog called Pip yesterday. " * 9),
+        ("Mara adopted a dog. " + "She likes " + "very " * 100, "Mara adopted a dog."),
+        ("Mara adopted a " + "very " * 100 + "big dog.", None),
+    ],
+)
+def test_a_new_memory_that_its_schema_cut_keeps_its_whole_sentences(text, stored):
+    for call, made in (
+        (one_call("manage_memory", action="create", text=text[:400], kind="semantic"), "memories"),
+        (one_call("edit_core", action="append", text=text[:400]), "core"),
+    ):
+        space = MemorySpace("mara")
+        record = remember(json_writer(call), space)
+        texts = [memory.text for memory in space.bank.live()] if made == "memories" else [space.bank.core]
+        assert [one for one in texts if one] == ([stored.strip()] if stored else [])
+        assert ["cut at its limit" in error for error in record.tool_errors] == [True] * (stored is None)
 
 
 def test_the_example_of_the_prompt_is_refused_and_counted():
