@@ -100,7 +100,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
             TruncatedReplyError: neither the tool calls nor the reply are closed.
             AdapterParseError: a field is missing or does not have its type, or the calls are ambiguous.
         """
-        completion = _replace_invalid_characters(completion)
+        completion = replace_invalid_characters(completion)
         text = strip_thinking(completion)
         if tagged := _TAGGED.fullmatch(text):
             text = tagged[1]
@@ -166,14 +166,14 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 is_nested = isinstance(inner, dict) and "tool_calls" in inner  # as DSPy's JSON has it
                 read = read_calls([inner if is_nested else value])
                 self.is_repaired |= read.is_repaired
-                parsed[name] = dspy.ToolCalls.from_dict_list(_replace_invalid_characters(read.calls))
+                parsed[name] = dspy.ToolCalls.from_dict_list(replace_invalid_characters(read.calls))
             elif outputs[name].annotation is str:
                 said = value[name]
                 if isinstance(said, list) and all(isinstance(element, str) for element in said):
                     said = ", ".join(said)
                 if isinstance(said, bool | list | dict):
                     raise AmbiguousReplyError(f"{name}={said!r:.40} is no text")
-                said = _replace_invalid_characters("" if said is None else str(said).strip())
+                said = replace_invalid_characters("" if said is None else str(said).strip())
                 parsed[name] = self._read_value(separate_markers(said, marker_pattern(["completed"])))
                 self.is_repaired |= parsed[name] != said
             else:
@@ -212,7 +212,7 @@ class StrictChatAdapter(dspy.ChatAdapter):
                 if not keeps_words(broken, value.format()):
                     raise AmbiguousReplyError(f"a repair of `{name}` would lose a part of it")
                 for call in value.tool_calls:
-                    call.args = _replace_invalid_characters(call.args)
+                    call.args = replace_invalid_characters(call.args)
             elif isinstance(value, str):
                 parsed[name] = self._read_value(value)
         if filled == calls_field is not None and not any(parsed[n] for n in outputs if n != filled):
@@ -315,15 +315,15 @@ def _lacks_only_brackets(text: str) -> bool:
     return re.search(rf"(?:{whole})[\s}}\]`]*\Z", text, re.IGNORECASE) is not None
 
 
-def _replace_invalid_characters(value: ReplyJson) -> ReplyJson:
+def replace_invalid_characters(value: ReplyJson) -> ReplyJson:
     """Replace NUL and half surrogate pairs, which neither a database nor a request can carry."""
     if isinstance(value, str):
         return INVALID_CHARACTERS.sub("\ufffd", value)
     if isinstance(value, list):
-        return [_replace_invalid_characters(element) for element in cast(list[ReplyJson], value)]
+        return [replace_invalid_characters(element) for element in cast(list[ReplyJson], value)]
     if isinstance(value, dict):
         return {
-            _replace_invalid_characters(name): _replace_invalid_characters(member)
+            replace_invalid_characters(name): replace_invalid_characters(member)
             for name, member in cast(dict[str, ReplyJson], value).items()
         }
     return value

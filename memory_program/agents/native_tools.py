@@ -12,7 +12,11 @@ from typing import Any
 import dspy
 
 from locomo.thinking import strip_thinking
-from memory_program.agents.chat_adapter import StrictChatAdapter, raise_parse_error
+from memory_program.agents.chat_adapter import (
+    StrictChatAdapter,
+    raise_parse_error,
+    replace_invalid_characters,
+)
 from memory_program.agents.reply_repair import is_no_calls, read_calls
 
 _TAGS = re.compile(r"</?tool_calls?>")
@@ -53,6 +57,7 @@ class NativeToolsAdapter(StrictChatAdapter):
                     raise_parse_error(
                         signature, str(call.args), f"the arguments of {call.name} are no JSON object"
                     )
+                call.args = replace_invalid_characters(call.args)
             for name, field in outputs.items():
                 if value.get(name) is None:
                     value[name] = dspy.ToolCalls(tool_calls=[]) if field.annotation is dspy.ToolCalls else ""

@@ -497,6 +497,15 @@ def test_calls_of_a_cut_reply_are_refused_if_they_are_in_no_list(replies, part, 
     assert [failure.outcome for failure in record.failures] == [Outcome.TRUNCATED] * is_refused
 
 
+def test_half_a_surrogate_pair_in_a_native_call_is_replaced():
+    space = MemorySpace("mara")
+    space.bank.create([Draft("Mara wants a dog.", MemoryKind.SEMANTIC)], Provenance("test"))
+    endpoint = Endpoint(lambda _: True, call_part(1, "delete_memory", memory_id="m1", reason="wrong \ud83d"))
+    with dspy.context(lm=endpoint.lm()):
+        MemoryProgram(MemoryWriter("generalist", replies=TOOLS)).remember(space, SESSION)
+    assert space.bank.operations()[-1].provenance.reason == "wrong \ufffd"
+
+
 @pytest.mark.parametrize("args", [{"partial_json": '{"action":"append","text":"Mara ha'}, {"value": [1]}])
 def test_no_native_call_is_made_if_the_arguments_of_one_cannot_be_read(args):
     whole = call_part(1, "edit_core", action="append", text="Mara has a dog.")
