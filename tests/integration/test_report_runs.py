@@ -303,6 +303,7 @@ def test_settings_that_do_not_fit_a_report_of_runs_are_refused(settings, complai
         (None, r"no run is recorded in .*: name a folder that was an --output-dir"),
         ("{", r"config.json' does not hold the settings of a run"),
         ("[1]", r"config.json' does not hold the settings of a run"),
+        ("{}", r"config.json' does not hold the settings of a run \(it lacks dataset, data, split, systems"),
     ],
 )
 def test_a_folder_without_a_run_is_refused(tmp_path, content, complaint):

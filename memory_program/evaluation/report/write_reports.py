@@ -25,6 +25,9 @@ from memory_program.evaluation.scoring.score_signature import has_run, read_run
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.tracking import RunTracker, TrackedRun
 
+_NEEDED_SETTINGS = ("dataset", "data", "split", "systems", "seed")
+"""The settings that every version has recorded, and without which a run cannot be found."""
+
 
 def report_runs(config: EvaluateConfig, console: Console) -> list[ReportedRun]:
     """Report the runs that a config names, each with the settings it was run with; several share a page.
@@ -158,11 +161,13 @@ def load_run_config(folder: Path, config: EvaluateConfig) -> EvaluateConfig:
     path = folder / CONFIG_FILE
     try:
         recorded: Json = dict(json.loads(path.read_text(encoding="utf-8")))
+        if missing := [name for name in _NEEDED_SETTINGS if name not in recorded]:
+            raise ValueError(f"it lacks {', '.join(missing)}")  # the defaults would be of another run
     except (FileNotFoundError, NotADirectoryError) as error:
         raise RecordError(
             f"no run is recorded in {str(folder)!r}: name a folder that was an --output-dir of evaluate.py"
         ) from error
-    except (ValueError, TypeError) as error:  # not JSON, or not an object
+    except (ValueError, TypeError) as error:  # not JSON, not an object, or not one of settings
         raise RecordError(
             f"{str(path)!r} does not hold the settings of a run ({error}): run the same command again "
             "(records are kept), or give its flags and --output-dir to --mode report instead of the folder"
