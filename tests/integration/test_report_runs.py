@@ -146,6 +146,23 @@ def test_a_report_of_a_run_writes_the_same_results_again(runs):
     assert (runs / "one/report.html").read_bytes() == kept["report.html"]
 
 
+def test_a_report_tells_which_banks_are_not_as_recorded_and_blames_no_stage_for_their_answers(runs, tmp_path):
+    shutil.copytree(runs / "one", tmp_path / "one")
+    with BankStore.open_existing(f"sqlite:///{tmp_path / 'one/banks.sqlite'}") as store:
+        (namespace,) = (name for name in store.namespaces() if name.endswith("/talk-1"))
+        store.rewind_session(namespace, "session_3")
+    results, output = reported(tmp_path / "one")
+    assert results is not None
+    memory = results["systems"]["memory"]
+    assert memory["lost_banks"] == ["talk-1"]
+    assert "not in the database as recorded: 1 (talk-1)" in " ".join(output.split())
+    lines = (tmp_path / "one/memory/questions.jsonl").read_text(encoding="utf-8").splitlines()
+    faults = {question["question_id"]: question["fault"] for question in map(json.loads, lines)}
+    assert {fault for name, fault in faults.items() if name.startswith("talk-1")} == {None}
+    assert memory["diagnosis"]["all"]["faults"]["stored but superseded"] == 1  # of talk-2
+    assert [point["conversations"] for point in memory["growth"]] == [1, 1, 1]
+
+
 def test_a_report_keeps_the_oracle_results_of_the_run(runs, tmp_path):
     shutil.copytree(runs / "one", tmp_path / "one")
     path = tmp_path / "one/results.json"

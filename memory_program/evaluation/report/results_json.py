@@ -71,6 +71,7 @@ def build_evaluation_results(
             **summary,
             "cost_per_correct_usd": cost_usd / correct if correct and cost_usd is not None else None,
             "diagnosis": diagnosis,
+            "lost_banks": list(system.lost_banks),
             "growth": mean_bank_growth(selection.conversations, system.banks),
             "stored_facts": measure_stored_facts(selection.conversations, system.banks, worlds, resampling),
             "tools": count_tool_use(system.banks, system.builds),

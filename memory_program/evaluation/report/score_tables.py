@@ -152,6 +152,14 @@ def result_warnings(name: str, system: Json) -> list[str]:
         if counts["missing"]:
             advice = "add their lines to the file" if is_foreign else "run the same with --mode full"
             lines.append(f"{counts['missing']} missing in {stage}: {advice}")
+    if system.get("lost_banks"):
+        names = shorten(", ".join(system["lost_banks"]), 120)
+        lines.append(
+            f"banks that are not in the database as recorded: {len(system['lost_banks'])} ({names}): "
+            "sessions are missing, or another run changed them. Their wrong answers have no error type, and "
+            "the tables about banks leave them out; restore the database, or run the same with --mode full, "
+            "which builds them again"
+        )
     if system.get("unscored"):
         advice = "this command has none" if is_foreign else "name one with --judge-model"
         lines.append(

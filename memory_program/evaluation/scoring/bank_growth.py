@@ -1,16 +1,18 @@
-"""The banks that a system wrote: their growth, and the operations of each agent, from their logs."""
+"""The banks that a system wrote: their hashes, their growth, and the operations of each agent."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from locomo.types import Conversation
+from locomo.types import Conversation, Session
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.budget import count_tokens
-from memory_program.bank.memory import OperationKind
+from memory_program.bank.memory import OperationKind, operation_to_json
+from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig, SystemName
+from memory_program.core.hashing import content_hash
 from memory_program.core.json_files import Json
 from memory_program.core.sqlite_address import sqlite_url
 from memory_program.evaluation.item_records import BuildRecord
@@ -18,7 +20,7 @@ from memory_program.evaluation.scoring.error_types import RetainedTurns, collect
 from memory_program.evaluation.scoring.score_signature import SystemIdentity
 
 BanksByConversation = Mapping[str, MemoryBank]
-"""The bank of each conversation, by its id; empty for a system that writes no memories."""
+"""The bank of each conversation, by its id, if it is as recorded; empty for a system that writes none."""
 
 
 def database_url(config: EvaluateConfig) -> str:
@@ -26,17 +28,40 @@ def database_url(config: EvaluateConfig) -> str:
     return config.db_url or sqlite_url(config.output_dir / "banks.sqlite")
 
 
-def load_banks(
-    identity: SystemIdentity, conversations: Sequence[Conversation], store: BankStore | None
-) -> BanksByConversation:
-    """Read the banks of a system; ``store`` may be None for one that writes no memories.
+class BankHashes:
+    """The hash of a bank after each of its sessions, in order."""
+
+    def __init__(self, conversation_id: str, space: MemorySpace) -> None:
+        """Begin before the first session."""
+        self._space, self._bank, self._version = space, content_hash(conversation_id), 0
+
+    def after(self, session: Session) -> str:
+        """Return the hash after the next session, which the space has."""
+        until = self._space.sessions[session.session_id].version
+        operations = self._space.bank.operations(self._version)[: until - self._version]
+        self._bank = content_hash(self._bank, session.fingerprint, list(map(operation_to_json, operations)))
+        self._version = until
+        return self._bank
+
+
+def load_recorded_bank(
+    identity: SystemIdentity,
+    conversation: Conversation,
+    store: BankStore,
+    builds: Sequence[BuildRecord | None],
+) -> MemoryBank | None:
+    """Read the bank of a conversation; None if it differs from the records of its sessions (``builds``).
 
     Raises:
         StoreError: the database fails.
     """
-    if store is None or not SystemName(identity.name).has_model_writer:
-        return {}
-    return {c.conversation_id: store.bank(identity.namespace(c)) for c in conversations}
+    space = store.load(identity.namespace(conversation))
+    hashes = BankHashes(conversation.conversation_id, space)
+    for session, record in zip(conversation.sessions, builds, strict=True):
+        bank = hashes.after(session) if session.session_id in space.sessions else None
+        if record is not None and record.bank != bank:
+            return None
+    return space.bank
 
 
 def system_retained_turns(

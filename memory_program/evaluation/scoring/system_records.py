@@ -6,14 +6,16 @@ from functools import cached_property
 from pathlib import Path
 
 from locomo.types import Conversation, Question
+from memory_program.bank.bank import MemoryBank
 from memory_program.bank.outcomes import Outcome
 from memory_program.bank.passages import split_passages
 from memory_program.bank.store import BankStore
+from memory_program.configs.evaluate_config import SystemName
 from memory_program.evaluation.item_records import AnswerRecord, BuildRecord, Journals, JudgeRecord, Record
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.scoring.bank_growth import (
     BanksByConversation,
-    load_banks,
+    load_recorded_bank,
     system_retained_turns,
 )
 from memory_program.evaluation.scoring.error_types import Diagnosis, diagnose
@@ -26,8 +28,9 @@ from memory_program.evaluation.stages.propose_stage import open_proposal_journal
 class ScoredSystem:
     """The scored questions and the sessions of a system, in the order of the selection, and its banks.
 
-    ``diagnoses`` has one entry for each question, None if its answer is not wrong. ``replaced`` are the
-    records that a retry replaced.
+    ``diagnoses`` has one entry for each question, None if its answer is not wrong, or its bank is lost.
+    ``replaced`` are the records that a retry replaced. ``lost_banks`` are the ids of the conversations whose
+    banks in the database are not those that were recorded: rows are missing, or another run changed them.
     """
 
     run: SystemRun
@@ -36,6 +39,7 @@ class ScoredSystem:
     banks: BanksByConversation
     diagnoses: tuple[Diagnosis | None, ...]
     replaced: tuple[Record, ...]
+    lost_banks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -111,14 +115,25 @@ class SystemRecords:
                     nuggets.append(found)
             turn_group = talks[question.conversation_id].turn_group
             scored.append(score_question(question, record, judgements, nuggets, turn_group))
-        banks = load_banks(self.run.system, self.selection.conversations, store)
-        kept = {name: system_retained_turns(self.run.system, c, banks) for name, c in talks.items()}
+        identity, lost, banks = self.run.system, list[str](), dict[str, MemoryBank]()
+        if store is not None and SystemName(identity.name).has_model_writer:
+            for name, talk in talks.items():
+                bank = load_recorded_bank(identity, talk, store, self._conversation_builds(talk))
+                if bank is None:
+                    lost.append(name)
+                else:
+                    banks[name] = bank
+        kept = {name: system_retained_turns(identity, c, banks) for name, c in talks.items()}
         places = [(item, item.question.conversation_id) for item in scored]
-        diagnoses = [diagnose(item, talks[name], kept[name]) for item, name in places]
+        diagnoses = [
+            None if name in lost else diagnose(item, talks[name], kept[name]) for item, name in places
+        ]
         builds = self.builds()
         counting = {id(record) for record in scored_records(scored, builds)}
         replaced = [record for record in self.all_records() if id(record) not in counting]
-        return ScoredSystem(self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced))
+        return ScoredSystem(
+            self.run, tuple(scored), tuple(builds), banks, tuple(diagnoses), tuple(replaced), tuple(lost)
+        )
 
     def spent_usd(self) -> float:
         """Sum up the cost of the records; calls of unknown price count as zero.

@@ -12,14 +12,13 @@ from locomo.types import Conversation, Session
 from memory_program.agents.program import MemoryProgram, MemorySystem
 from memory_program.agents.two_phase import remember_two_phase
 from memory_program.bank.dense import DenseIndex
-from memory_program.bank.memory import operation_to_json
 from memory_program.bank.outcomes import SessionRecord
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import BuildOrder
 from memory_program.core.errors import ConfigError
-from memory_program.core.hashing import content_hash
 from memory_program.evaluation.item_records import BuildRecord
+from memory_program.evaluation.scoring.bank_growth import BankHashes
 from memory_program.evaluation.scoring.system_records import SystemRecords
 from memory_program.evaluation.stages.limits import FIRST_ITEMS, FIRST_SESSIONS
 from memory_program.evaluation.stages.propose_stage import BuildStoppedError, Proposer, open_proposal_journal
@@ -36,21 +35,6 @@ class _BuiltSession:
     usage: Usage
     elapsed_s: float
     is_counted: bool = False
-
-
-class _BankHashes:
-    """The hash of a bank after each of its sessions, in order."""
-
-    def __init__(self, conversation_id: str, space: MemorySpace) -> None:
-        self._space, self._bank, self._version = space, content_hash(conversation_id), 0
-
-    def after(self, session: Session) -> str:
-        """Return the hash after the next session, which the space has."""
-        until = self._space.sessions[session.session_id].version
-        operations = self._space.bank.operations(self._version)[: until - self._version]
-        self._bank = content_hash(self._bank, session.fingerprint, list(map(operation_to_json, operations)))
-        self._version = until
-        return self._bank
 
 
 class Builder:
@@ -124,7 +108,7 @@ class Builder:
 
     def _differs(self, conversation: Conversation) -> bool:
         """Tell if the database has another bank than the one that the journal records."""
-        hashes = _BankHashes(conversation.conversation_id, self._space(conversation))
+        hashes = BankHashes(conversation.conversation_id, self._space(conversation))
         banks = {self._record_key(conversation, s): hashes.after(s) for s in conversation.sessions}
         known = self._journal.records
         return any(key in known and known[key].bank != bank for key, bank in banks.items())
@@ -193,7 +177,7 @@ class Builder:
         new = [session for session in conversation.sessions if not space.has_session(session)]
         in_two_phases = self._in_two_phases and len(conversation.sessions) > 1
         build = self._build_two_phase if in_two_phases else self._build_sequentially
-        hashes = _BankHashes(name, space)
+        hashes = BankHashes(name, space)
         with closing(build(conversation, new, workers, threads)) as built:
             for session in conversation.sessions:
                 if workers.should_stop:
@@ -228,7 +212,7 @@ class Builder:
         """Complete the journal from the database, where another run may have built the sessions."""
         for conversation in self._conversations if self._store is not None else ():
             space = self._space(conversation)
-            hashes = _BankHashes(conversation.conversation_id, space)
+            hashes = BankHashes(conversation.conversation_id, space)
             for session in conversation.sessions:
                 self._record_saved(conversation, session, space, hashes.after(session))
 
