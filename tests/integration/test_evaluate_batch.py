@@ -26,6 +26,8 @@ from memory_program.core.errors import BatchError, ConfigError
 from memory_program.core.journal import Journal
 from memory_program.core.json_files import Json
 from memory_program.evaluation.evaluation_run import evaluate
+from memory_program.evaluation.question_selection import load_selection
+from memory_program.evaluation.report.write_reports import load_system_records
 from memory_program.models.batch_api import OpenAIBatchApi, was_refused
 from memory_program.models.batch_queue import BatchQueue
 from memory_program.models.factory import language_model
@@ -81,8 +83,8 @@ def records(folder: Path, journal: str, system: str = "rag") -> list[dict[str, A
     return [json.loads(line) for line in lines]
 
 
-def cost_usd(folder: Path, journal: str) -> float:
-    return sum(record["usage"]["cost_usd"] for record in records(folder, journal))
+def cost_usd(folder: Path, journal: str, system: str = "rag") -> float:
+    return sum(record["usage"]["cost_usd"] for record in records(folder, journal, system))
 
 
 @pytest.mark.parametrize("kind", [OpenAIBatchServer, AnthropicBatchServer])
@@ -136,6 +138,28 @@ def test_each_phase_of_a_build_is_one_batch_of_all_conversations(tmp_path, monke
     assert len(server.sizes) == 2
     assert sum(server.sizes) + direct_calls - 1 == len(proposed)  # conflicts are asked at once
     assert len(proposed) == len(records(tmp_path / "direct", "proposals", "memory"))
+
+
+def test_a_repeated_build_that_breaks_off_and_goes_on_counts_every_call(tmp_path, monkeypatch):
+    def reply(prompt: Prompt, seen: int) -> str:
+        is_bad = len(server.batches) <= 2 and "ermine" in prompt.user
+        return "I'm sorry, but I can't help with that." if is_bad else competent_reply(prompt)
+
+    data = write_conversations(tmp_path / "talks.json", 1)
+    with OpenAIBatchServer(expires=[4], reply=reply) as server:  # 1 and 2 are the phases of the first build
+        point_to(server, monkeypatch)
+        more = {"systems": "memory", "mode": "build", "build": "two-phase", "max_errors": 100}
+        config = settings(data, tmp_path / "run", MODELS[OpenAIBatchServer], batch=True, **more)
+        run(config)
+        with pytest.raises(BatchError, match="batch_4 expired"):
+            run({**config, "retry_errors": True})
+        recorded = load_system_records(EvaluateConfig(**config), load_selection(EvaluateConfig(**config)))
+        paid = cost_usd(tmp_path / "run", "proposals", "memory")
+        assert recorded[0].spent_usd() == pytest.approx(paid)
+        run({**config, "retry_errors": True})
+    assert len(server.sizes) == 5
+    paid = cost_usd(tmp_path / "run", "proposals", "memory")
+    assert cost_usd(tmp_path / "run", "build", "memory") == pytest.approx(paid)
 
 
 def start(data: Path, folder: Path, server: BatchServer) -> subprocess.Popen[str]:

@@ -138,20 +138,19 @@ class SystemRecords:
     def spent_usd(self) -> float:
         """Sum up the cost of the records; calls of unknown price count as zero.
 
-        Proposals for sessions that are not built count too: no record of a session includes them yet.
+        Proposals since the last record of their session count too: none includes them yet.
         """
         proposals = open_proposal_journal(self.folder)
-        unbuilt = {
-            (c.conversation_id, session.session_id)
+        times_built = {
+            (c.conversation_id, session.session_id): len(self.journals.builds.attempts(key))
             for c in self.selection.conversations
-            for session, built in zip(c.sessions, self._conversation_builds(c), strict=True)
-            if built is None
+            for session, key in zip(c.sessions, self._session_keys(c), strict=True)
         }
         waiting = [
             attempt
             for key, proposal in proposals.records.items()
-            if (proposal.conversation_id, proposal.session_id) in unbuilt
             for attempt in proposals.attempts(key)
+            if times_built.get((proposal.conversation_id, proposal.session_id)) == attempt.times_built
         ]
         return sum(record.usage.cost_usd or 0.0 for record in (*self.all_records(), *waiting))
 

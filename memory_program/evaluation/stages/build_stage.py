@@ -255,6 +255,11 @@ class Builder:
             workers,
             threads,
             retry_sessions=[session.session_id for session in sessions] if self._retry_errors else (),
+            # a session that is built again has a record that has paid for its earlier proposals
+            times_built={
+                s.session_id: len(self._journal.attempts(self._record_key(conversation, s)))
+                for s in conversation.sessions
+            },
         )
         space, labels = self._space(conversation), {"conversation_id": conversation.conversation_id}
         settling = remember_two_phase(self._system, space, conversation.sessions, proposer)
@@ -271,10 +276,7 @@ class Builder:
             consolidations = proposer.consolidation_usage(meter)
             if consolidations.calls:
                 workers.limits.count(consolidations)
-            # A session that is built again pays for its new proposals only: the record that it replaces has
-            # paid for the others.
-            is_rebuilt = self._record_key(conversation, settled.session) in self._journal.records
-            usage = proposer.usage(settled.session.session_id, only_new=is_rebuilt) + consolidations
+            usage = proposer.usage(settled.session.session_id) + consolidations
             yield _BuiltSession(settled.session, settled.record, usage, elapsed_s, is_counted=True)
 
     def _space(self, conversation: Conversation) -> MemorySpace:

@@ -2,10 +2,11 @@
 
 import contextvars
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from memory_program.agents.two_phase import ProposalRequest
 from memory_program.agents.writer import MemoryWriter, Proposal, ProposedCall
@@ -18,7 +19,11 @@ from memory_program.models.usage import CallRecord, Usage, UsageMeter, track_usa
 
 @dataclass(frozen=True, slots=True)
 class ProposalRecord:
-    """The proposal of an agent for a session and its usage. The key is a hash of the agent's inputs."""
+    """The proposal of an agent for a session and its usage. The key is a hash of the agent's inputs.
+
+    ``times_built`` is the number of records that the session had when this was asked: the next one has its
+    usage, also if the run is stopped before.
+    """
 
     key: str
     conversation_id: str
@@ -30,6 +35,7 @@ class ProposalRecord:
     usage: Usage
     elapsed_s: float
     counts: ReplyCounts = field(default_factory=ReplyCounts)
+    times_built: int = 0
 
     @property
     def proposal(self) -> Proposal:
@@ -69,6 +75,7 @@ class Proposer:
         threads: Executor,
         *,
         retry_sessions: Collection[str] = (),
+        times_built: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         """Prepare.
 
@@ -80,10 +87,11 @@ class Proposer:
             workers: the stage that the calls belong to.
             threads: run the calls, those of all conversations together.
             retry_sessions: ids of sessions whose failed proposals are asked for again.
+            times_built: the number of records of each session so far, by its id.
         """
         self._writer, self._journal, self._workers, self._threads = writer, journal, workers, threads
         self._conversation_id, self._session_key = conversation_id, session_key
-        self._retried = frozenset(retry_sessions)
+        self._retried, self._times_built = frozenset(retry_sessions), times_built
         self._given: dict[str, ProposalRecord] = {}
         self._asked = set[str]()
         self._made = list[CallRecord]()
@@ -107,14 +115,12 @@ class Proposer:
         self._given |= {record.key: record for record in records}
         return [record.proposal for record in records]
 
-    def usage(self, session_id: str, *, only_new: bool) -> Usage:
-        """Sum up the usage of the proposals for a session; with ``only_new``, only of those made here."""
+    def usage(self, session_id: str) -> Usage:
+        """Sum up the usage of the proposals for a session that no record of it has yet."""
         given = [record for record in self._given.values() if record.session_id == session_id]
-        if only_new:
-            paid = [record for record in given if record.key in self._asked]
-        else:
-            paid = [attempt for record in given for attempt in self._journal.attempts(record.key)]
-        return sum((record.usage for record in paid), Usage())
+        attempts = [attempt for record in given for attempt in self._journal.attempts(record.key)]
+        since = self._times_built.get(session_id, 0)
+        return sum((attempt.usage for attempt in attempts if attempt.times_built == since), Usage())
 
     def consolidation_usage(self, meter: UsageMeter) -> Usage:
         """Sum up the calls of a meter that belong to no proposal: consolidations."""
@@ -146,6 +152,7 @@ class Proposer:
                 meter.usage,
                 time.perf_counter() - began,
                 proposal.counts,
+                self._times_built.get(ask.session.session_id, 0),
             )
             self._made += meter.calls
             self._journal.add(record)
