@@ -354,7 +354,9 @@ class BatchQueue:
 
     def _poll(self, batch: _Batch) -> None:
         """Ask for a batch; if it has ended, hand out its replies."""
-        api, status, asked_s = batch.api, BatchStatus("has no reply"), 0.0
+        status, asked_s = BatchStatus("has no reply"), 0.0
+        with self._changed:  # other threads add calls
+            api = batch.api
         if api is None:  # the run is ending
             return
         try:
@@ -381,21 +383,22 @@ class BatchQueue:
             return
         if status.has_ended:
             self._tell(batch, len(batch.replies), status.word, is_last=True)
-        with self._changed:  # calls may still claim requests of an earlier process
+        # calls may still claim requests of an earlier process: one that does has a reply, and is not given up
+        with self._changed:
             for request in batch.calls.keys() & batch.replies.keys():
                 call = batch.calls.pop(request)
                 batch.settled.add(request)
                 if not call.reply.done():  # else the run is ending
                     call.reply.set_result(batch.replies[request])
-        if not batch.is_resumed:
-            batch.replies = None  # all of its calls are here
-        if batch.calls and status.has_too_many_tokens and len(batch.calls) > 1:
-            self._halved[api] = len(batch.calls) // 2
-            self._say(f"{api.model}: the account allows fewer tokens at once: batches are halved")
-            self._new += self._give_up(batch)
-        elif batch.calls:
-            why = f" ({redact_text(status.error)})" if status.error else ""
-            self._end_unfinished(batch, f"{status.word}{why}")
+            if not batch.is_resumed:
+                batch.replies = None  # all of its calls are here
+            if batch.calls and status.has_too_many_tokens and len(batch.calls) > 1:
+                self._halved[api] = len(batch.calls) // 2
+                self._say(f"{api.model}: the account allows fewer tokens at once: batches are halved")
+                self._new += self._give_up(batch)
+            elif batch.calls:
+                why = f" ({redact_text(status.error)})" if status.error else ""
+                self._end_unfinished(batch, f"{status.word}{why}")
 
     def _end_unfinished(self, batch: _Batch, what: str) -> None:
         """Fail the calls that get no reply from a batch; those of an earlier process are submitted again."""

@@ -312,6 +312,34 @@ def test_equal_requests_are_answered_each_and_claimed_each_after_a_kill(tmp_path
         assert server.sizes == [3, 1, 1]
 
 
+def test_calls_that_claim_replies_while_others_are_handed_out_are_not_submitted_again(tmp_path):
+    def slowly(frame: Any, event: str, arg: object) -> Any:
+        if threading.current_thread().name == "batches" and frame.f_code.co_filename.endswith("queue.py"):
+            time.sleep(0.001)  # other threads run between any two lines
+        return slowly
+
+    texts = [f"question {number}" for number in range(100)]
+    with OpenAIBatchServer(reply=echo) as server:
+        server.is_held = True
+        with quick(tmp_path, []) as queue:
+            waiting = threading.Thread(target=ask_all, args=[queue, server, texts])
+            waiting.start()
+            while not server.polled:
+                time.sleep(0.01)
+            queue.abandon()
+            waiting.join()
+        server.is_held = False
+        sizes = server.sizes
+        before = threading.gettrace()
+        threading.settrace(slowly)
+        try:
+            with quick(tmp_path, []) as queue:
+                assert ask_all(queue, server, texts) == [f"you said {text}" for text in texts]
+        finally:
+            threading.settrace(before)
+        assert server.sizes == sizes
+
+
 def test_calls_of_a_batch_that_the_provider_has_forgotten_are_submitted_again(tmp_path):
     said = list[str]()
     with OpenAIBatchServer(reply=echo) as server:
