@@ -18,8 +18,8 @@ import dspy
 
 from memory_program.agents.reply_limits import READER_TOKENS
 from memory_program.agents.tools import DATE_LIMIT_CHARS, MAX_MERGED, MemoryTools
-from memory_program.bank.passages import whole_sentences
 from memory_program.bank.memory import MemoryKind
+from memory_program.bank.passages import whole_sentences
 from memory_program.models.response_formats import JsonSchema
 
 Branch = tuple[str, JsonSchema]
