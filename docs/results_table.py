@@ -101,8 +101,7 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "notes, turns",
     ),
     ("qwen2.5-coder-0.5b-sft-dates", "rag", "the same, SFT with `--add-dates`", "turns"),
-    ("qwen2.5-coder-0.5b-dates-hybrid", "rag", "this with `--retrieval hybrid`", "turns"),
-    ("qwen2.5-coder-0.5b-dates-check", "rag", "or with `--answerability-check`", "turns"),
+    ("qwen2.5-coder-0.5b-dates-check", "rag", "this with `--answerability-check`", "turns"),
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     (
