@@ -66,10 +66,10 @@ def _stitch(talk: Conversation, index: int, case: JsonAt) -> Conversation:
     said = _lines(case.required("cue_dialogue"))
     cue = tuple(Turn(f"cue:{n}", names[who], text) for n, (who, text) in enumerate(said, start=1))
     asked_at = talk.sessions[-1].date_time + _ASKED_AFTER
-    sessions = sorted(
-        [*talk.sessions, Session(0, asked_at - timedelta(days=_gap_days(gap)), cue)],
-        key=lambda session: session.date_time,
-    )
+    found = _GAP.search(gap.lower())
+    days = 0 if found is None else (_COUNTS.get(found[1]) or int(found[1])) * _DAYS[found[2]]
+    told = [*talk.sessions, Session(0, asked_at - timedelta(days), cue)]
+    told.sort(key=lambda session: session.date_time)
     identity = f"{talk.conversation_id}@{index}"
     [(who, remark), *_] = _lines(case.required("trigger_query"))
     other = names["B" if who == "A" else "A"]
@@ -83,8 +83,8 @@ def _stitch(talk: Conversation, index: int, case: JsonAt) -> Conversation:
         asked_at=asked_at,
         nuggets=("\n".join(turn.line for turn in cue),),
     )
-    numbered = tuple(Session(n, s.date_time, s.turns) for n, s in enumerate(sessions, start=1))
-    return Conversation(identity, talk.speakers, numbered, (question,))
+    sessions = tuple(Session(n, s.date_time, s.turns) for n, s in enumerate(told, start=1))
+    return Conversation(identity, talk.speakers, sessions, (question,))
 
 
 def _lines(dialogue: JsonAt) -> list[tuple[str, str]]:
@@ -93,11 +93,3 @@ def _lines(dialogue: JsonAt) -> list[tuple[str, str]]:
     if None in lines or not lines:
         raise dialogue.error("has a line without a speaker", "begin each with 'A:' or 'B:'")
     return [(line[1], line[2]) for line in lines if line is not None]
-
-
-def _gap_days(gap: str) -> int:
-    """Return the days of a gap such as "about six weeks later"; 0 for one without a number."""
-    found = _GAP.search(gap.lower())
-    if found is None:
-        return 0
-    return (_COUNTS.get(found[1]) or int(found[1])) * _DAYS[found[2]]

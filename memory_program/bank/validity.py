@@ -67,7 +67,10 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
             last = cores[-1][1] if cores else date.min
             if said is None and cores:
                 taken_out = {*cores[-1][0].splitlines()}.difference(operation.core.splitlines())
-                cores = [(_without_lines(text, taken_out), day) for text, day in cores]
+                cores = [
+                    ("\n".join(line for line in text.splitlines() if line not in taken_out), day)
+                    for text, day in cores
+                ]
             cores.append((operation.core, max(said or date.min, last)))
         replaced = [made[memory_id] for memory_id in operation.superseded]
         kept = {old.happened_at for old in replaced}
@@ -107,10 +110,6 @@ def find_valid_times(operations: Iterable[Operation], session_days: Mapping[str,
         frozenset(dropped),
         frozenset(forgotten),
     )
-
-
-def _without_lines(text: str, lines: set[str]) -> str:
-    return "\n".join(line for line in text.splitlines() if line not in lines)
 
 
 def _make_validity(begin: date, end: date | None) -> Validity:

@@ -178,7 +178,12 @@ class ReplyCache:
                 stored = None
             is_new = stored is None and pending is None
             if key not in self._known and (is_new or stored is not None):
-                self._count_call(budget, is_new=is_new)
+                limit = self._reached(budget, is_new=is_new)
+                if limit is not None:
+                    budget.stopped = RunStopped(StopReason.LIMIT, limit)
+                    raise budget.stopped
+                self.used += 1
+                self._made += is_new
                 self._known.add(key)
                 self.usage += stored.usage if stored is not None else Usage()
             if is_new:
@@ -228,15 +233,6 @@ class ReplyCache:
         with self._lock:
             self.usage += reply.usage
             self._made_usage += reply.usage
-
-    def _count_call(self, budget: CallBudget, *, is_new: bool) -> None:
-        """Count one more call, or stop the part of the run that the budget is for."""
-        limit = self._reached(budget, is_new=is_new)
-        if limit is not None:
-            budget.stopped = RunStopped(StopReason.LIMIT, limit)
-            raise budget.stopped
-        self.used += 1
-        self._made += is_new
 
     def _reached(self, budget: CallBudget, *, is_new: bool) -> str | None:
         """Name the limit that one more call would pass; for a new call all that were ever made count."""

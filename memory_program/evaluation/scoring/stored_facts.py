@@ -33,6 +33,8 @@ _SEARCHED = 10
 _RESAMPLES = 1000
 
 _OUTCOMES = ("correct", "duplicate", "stale", "invented")
+_Group = tuple[str, str]
+"""What is counted: ("all", ""), or "agent" or "session" with its name."""
 
 
 @dataclass(frozen=True)
@@ -206,15 +208,11 @@ def measure_stored_facts(
     agents = sorted({one.writer.actor for _, stored in found for one in stored})
     sessions = dict.fromkeys(session.session_id for talk in conversations for session in talk.sessions)
     counted = [_count(stored, known, agents, sessions) for known, stored in found]
-
-    def summarize(kind: str, name: str = "") -> Json:
-        return _summarize([counts[kind, name] for counts in counted], resampling, name or kind)
-
     return {
         "reference": "truth" if is_truth else "notes",
-        "all": summarize("all"),
-        "by_agent": {agent: summarize("agent", agent) for agent in agents},
-        "by_session": {session_id: summarize("session", session_id) for session_id in sessions},
+        "all": _summarize(counted, ("all", ""), resampling),
+        "by_agent": {agent: _summarize(counted, ("agent", agent), resampling) for agent in agents},
+        "by_session": {name: _summarize(counted, ("session", name), resampling) for name in sessions},
         "changes": {
             kind: {name: outcomes[name] for name in ("done", "missed", "wrong")}
             for kind, outcomes in changes.items()
@@ -258,7 +256,7 @@ def _classify(
 
 def _count(
     stored: Sequence[_Stored], known: KnownFacts, agents: Iterable[str], sessions: Iterable[str]
-) -> dict[tuple[str, str], Counter[str]]:
+) -> dict[_Group, Counter[str]]:
     """Count the memories and facts of a conversation: of all, of each agent and of each session.
 
     An agent or a session that wrote nothing has its facts, too.
@@ -282,7 +280,7 @@ def _count(
             for session_id in sessions
         },
     }
-    counted: dict[tuple[str, str], Counter[str]] = {}
+    counted: dict[_Group, Counter[str]] = {}
     for group, (memories, own) in groups.items():
         counted[group] = Counter(one.outcome for one in memories)
         counted[group].update(
@@ -335,11 +333,14 @@ def _follow_changes(
                 yield kind, "wrong"
 
 
-def _summarize(counts: Sequence[Counter[str]], resampling: BootstrapSampler, label: str) -> Json:
-    """Sum up the counts of conversations, with ratios and their intervals by conversation."""
+def _summarize(
+    counted: Sequence[dict[_Group, Counter[str]]], group: _Group, resampling: BootstrapSampler
+) -> Json:
+    """Sum up a group's counts of conversations, with ratios and their intervals by conversation."""
+    counts = [of_group[group] for of_group in counted]
     names = ("correct", "memories", "stated", "facts")
     table = np.array([[found[name] for name in names] for found in counts], dtype=float)
-    rng = resampling.rng("stored_facts", label)
+    rng = resampling.rng("stored_facts", group[1] or group[0])
     draws = rng.integers(len(table), size=(_RESAMPLES, len(table)))
     totals = np.vstack([table.sum(axis=0), table[draws].sum(axis=1)])
     with np.errstate(invalid="ignore", divide="ignore"):
