@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from locomo.benchmark_errors import DatasetError
-from locomo.json_at import INVALID_CHARACTERS, JsonAt, reject_duplicates
+from locomo.json_at import JsonAt, reject_duplicates
 from locomo.locomo import Dataset, read_json
 from locomo.row_files import read_rows
 from locomo.types import BeamAbility, Benchmark, Conversation, Question, Session, Turn
@@ -134,19 +134,14 @@ def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversatio
         told: list[list[Turn]] = []
         for message in messages:
             message.reject_unknown(_MESSAGE_FIELDS)
-            role = message.required("role")
-            if role.text() not in _ROLES:
-                raise role.error("is an unknown role", f"choose from {', '.join(_ROLES)}")
+            role = message.required("role").one_of(_ROLES, "role")
             if not told or message.optional_text("question_type") == "main_question":
                 told.append([])
-            content = message.required("content")
-            if not isinstance(content.value, str):
-                raise content.wrong_type("a string")
-            text = _MARK.sub("", INVALID_CHARACTERS.sub("", content.value)).strip()
+            text = _MARK.sub("", message.required("content").web_text()).strip()
             if not text:
                 continue
             number = len(sessions) + sum(map(bool, told[:-1])) + 1
-            told[-1].append(Turn(f"D{number}:{len(told[-1]) + 1}", role.text(), text))
+            told[-1].append(Turn(f"D{number}:{len(told[-1]) + 1}", role, text))
             message_id = message.required("id").value
             if isinstance(message_id, int):
                 repeated.update({message_id} & turn_ids.keys())

@@ -60,8 +60,7 @@ def load_locomo_plus(path: Path | None, talks: Sequence[Conversation] | None = N
 
 def _stitch(talk: Conversation, index: int, case: JsonAt) -> Conversation:
     relation, gap = case.required("relation_type"), case.required("time_gap").text()
-    if relation.text() not in list(PlusRelation):
-        raise relation.error("is an unknown relation", f"choose from {', '.join(PlusRelation)}")
+    kind = PlusRelation(relation.one_of(PlusRelation, "relation"))
     names = dict(zip("AB", talk.speakers, strict=True))
     said = _lines(case.required("cue_dialogue"))
     cue = tuple(Turn(f"cue:{n}", names[who], text) for n, (who, text) in enumerate(said, start=1))
@@ -77,7 +76,7 @@ def _stitch(talk: Conversation, index: int, case: JsonAt) -> Conversation:
         conversation_id=identity,
         index=0,
         text=f'{names[who]} says: "{remark}" What does {other} reply, with earlier talks in mind?',
-        category=PlusRelation(relation.text()),
+        category=kind,
         answer="; ".join(turn.line for turn in cue),
         evidence=tuple(turn.turn_id for turn in cue),
         asked_at=asked_at,

@@ -11,7 +11,7 @@ from typing import Literal
 
 from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
-from locomo.json_at import INVALID_CHARACTERS, JsonAt, reject_duplicates
+from locomo.json_at import JsonAt, reject_duplicates
 from locomo.locomo import Dataset, read_json
 from locomo.types import Benchmark, Conversation, LongMemEvalType, Question, Session, Turn
 
@@ -63,14 +63,13 @@ def load_longmemeval(
         holding = [] if must_abstain else told
         answering = instance.optional("answer_session_ids")
         named = {entry.name() for entry in answering.elements("entry")} if answering else set[str]()
-        asked_at, kind = instance.optional("question_date"), instance.required("question_type")
-        if kind.text() not in set(LongMemEvalType):
-            raise kind.error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}")
+        asked_at = instance.optional("question_date")
+        kind = instance.required("question_type").one_of(LongMemEvalType, "type")
         question = Question(
             conversation_id=identity,
             index=0,
             text=instance.required("question").name(),
-            category=LongMemEvalType(kind.text()),
+            category=LongMemEvalType(kind),
             answer=instance.required("answer").text_or_number(),
             evidence=tuple(turn_id for one in holding for turn_id in one.answer_turn_ids),
             labelled_groups=tuple(f"D{one.session.number}" for one in holding if one.name in named),
@@ -138,13 +137,8 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
         answering: list[str] = []
         for place, turn in enumerate(turns, start=1):
             role, content = turn.required("role"), turn.required("content")
-            if role.text() not in (USER, ASSISTANT):
-                raise role.error("is an unknown role", f"choose from {USER}, {ASSISTANT}")
-            if not isinstance(content.value, str):
-                raise content.wrong_type("a string")
-            # Text from all over the web: one odd character in 250,000 turns is no reason to refuse them.
-            text = INVALID_CHARACTERS.sub("", content.value).strip()
-            spoken.append(Turn(f"D{number}:{place}", role.text(), text))
+            speaker, text = role.one_of((USER, ASSISTANT), "role"), content.web_text()
+            spoken.append(Turn(f"D{number}:{place}", speaker, text))
             if text and turn.members().get("has_answer") is True:
                 answering.append(f"D{number}:{place}")
         if kept := tuple(turn for turn in spoken if turn.text):

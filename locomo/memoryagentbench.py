@@ -15,7 +15,7 @@ from pathlib import Path
 
 from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
-from locomo.json_at import INVALID_CHARACTERS, JsonAt
+from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, read_json
 from locomo.memoryagentbench_metrics import movie_title
 from locomo.row_files import read_rows
@@ -124,10 +124,8 @@ def _conversation(row: JsonAt, identity: str, file: Path, hashes: list[str]) -> 
             "is an unknown source", f"expected one that begins with {', '.join(MemoryAgentBenchTask)}"
         )
     context = row.required("context")
-    if not isinstance(context.value, str):
-        raise context.wrong_type("a string")
-    text = INVALID_CHARACTERS.sub("", context.value)
-    is_chat = task is MemoryAgentBenchTask.LONGMEMEVAL and text.lstrip().startswith("[")
+    text = context.web_text()
+    is_chat = task is MemoryAgentBenchTask.LONGMEMEVAL and text.startswith("[")
     sessions = tuple(_chat_sessions(context, text) if is_chat else split_into_sessions(text))
     if not sessions:
         raise context.error("says nothing", "get the official file")
@@ -184,9 +182,7 @@ def _questions(
                 raise DatasetError(
                     f"{metadata.place}: question_types has no type {index + 1}; get the official file"
                 )
-            if kinds[index].text() not in set(LongMemEvalType):
-                raise kinds[index].error("is an unknown type", f"choose from {', '.join(LongMemEvalType)}")
-            judged_as = LongMemEvalType(kinds[index].text())
+            judged_as = LongMemEvalType(kinds[index].one_of(LongMemEvalType, "type"))
             must_abstain = "_abs" in _nth(ids, index)
             asked_at = _read_date(_nth(dates, index))
             if _DATE.search(question.text()):  # some say it in their text
@@ -240,11 +236,8 @@ def _chat_sessions(context: JsonAt, text: str) -> Iterator[Session]:
         for message in session.elements("message"):
             message.reject_unknown(("role", "content", "has_answer"))
             role = message.required("role").name()
-            content = message.required("content")
-            if not isinstance(content.value, str):
-                raise content.wrong_type("a string")
-            # the context has it as an escape, so that it is a character only now
-            if said := INVALID_CHARACTERS.sub("", content.value).strip():
+            # what is no text is an escape in the context, so that it is a character only now
+            if said := message.required("content").web_text():
                 turns.append(Turn(f"D{number + 1}:{len(turns) + 1}", role, said))
         if turns:
             number += 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from locomo.benchmark_errors import DatasetError
 from locomo.downloads import download
-from locomo.json_at import INVALID_CHARACTERS, JsonAt
+from locomo.json_at import JsonAt
 from locomo.locomo import Dataset, decode_json
 from locomo.types import Benchmark, Conversation, PersonaMemType, Question, Session, Turn
 
@@ -124,17 +124,12 @@ def _conversation(name: str, end: int, messages: list[JsonAt], rows: list[dict[s
     identity = f"{name}@{end}"
     told: list[list[Turn]] = []
     for message in messages[:end]:
-        role = message.required("role")
-        if role.text() not in _ROLES:
-            raise role.error("is an unknown role", f"choose from {', '.join(_ROLES)}")
-        if role.value == "system" or not told:
+        role = message.required("role").one_of(_ROLES, "role")
+        if role == "system" or not told:
             told.append([])
-        written = message.required("content")
-        if not isinstance(written.value, str):
-            raise written.wrong_type("a string")
-        text = INVALID_CHARACTERS.sub("", written.value).strip().removeprefix(f"{role.text().title()}: ")
+        text = message.required("content").web_text().removeprefix(f"{role.title()}: ")
         if text:
-            told[-1].append(Turn(f"D{len(told)}:{len(told[-1]) + 1}", role.text(), text))
+            told[-1].append(Turn(f"D{len(told)}:{len(told[-1]) + 1}", role, text))
     sessions = tuple(
         Session(number, _FIRST_DAY + timedelta(days=number - 1), tuple(turns))
         for number, turns in enumerate(told, start=1)
