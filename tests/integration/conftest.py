@@ -1,4 +1,4 @@
-"""Fixtures of whole runs: models that half know their task, and plots that are not drawn."""
+"""Fixtures of whole runs: a server, models that half know their task, and plots that are not drawn."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 
+from tests.model_server import ModelServer
 from tests.training_samples import one_thread, save_half_taught, save_half_taught_reader
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[ModelServer]:
+    """A server with a good model, shared by the tests of a file."""
+    with ModelServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")

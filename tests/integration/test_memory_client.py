@@ -19,17 +19,10 @@ from memory_program.serving.service.api_tokens import ApiTokens
 from tests.chat_upstream import ChatUpstream, said
 from tests.conftest import CHECKOUT
 from tests.memory_services import served
-from tests.model_server import ModelServer
 from tests.served_app import ServedApp
 
 PIP = "I adopted a dog called Pip in Oslo."
 MAY = datetime(2024, 5, 6, tzinfo=UTC)
-
-
-@pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
 
 
 @pytest.fixture

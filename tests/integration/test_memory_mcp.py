@@ -25,12 +25,6 @@ PIP = "I adopted a dog called Pip in Oslo."
 
 
 @pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def mcp_address(tmp_path_factory, model):
     url = f"sqlite:///{tmp_path_factory.mktemp('mcp') / 'b.sqlite'}"
     with served(url, model.url, mcp="http") as (address, _):

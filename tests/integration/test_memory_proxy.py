@@ -13,19 +13,12 @@ import pytest
 from memory_program.serving.service.api_tokens import ApiTokens
 from tests.chat_upstream import ChatUpstream, said, streamed
 from tests.memory_services import served
-from tests.model_server import ModelServer
 from tests.served_app import ServedApp
 
 PIP = "I adopted a dog called Pip in Oslo."
 ASKED = {"role": "user", "content": "What is the dog called that I adopted?"}
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
-
-
-@pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
 
 
 @contextmanager

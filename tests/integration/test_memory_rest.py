@@ -43,12 +43,6 @@ API = "/memory/v1"
 
 
 @pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def server(model, tmp_path_factory):
     url = f"sqlite:///{tmp_path_factory.mktemp('rest') / 'memory.sqlite'}"
     with (

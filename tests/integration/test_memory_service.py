@@ -38,12 +38,6 @@ from tests.model_server import Behaviour, ModelServer
 HOUR = SessionRule(pause_s=3600)
 
 
-@pytest.fixture(scope="module")
-def model():
-    with ModelServer() as server:
-        yield server
-
-
 @pytest.fixture(params=DATABASES)
 def url(request, tmp_path):
     with empty_database(request.param, tmp_path) as url:
