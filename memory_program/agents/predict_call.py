@@ -12,7 +12,7 @@ from memory_program.agents.native_tools import NativeToolsAdapter
 from memory_program.agents.reply_limits import READER_TOKENS
 from memory_program.agents.tool_schema import ToolOffer, native_tools, reply_schema
 from memory_program.bank.outcomes import CallFailure, Outcome
-from memory_program.core.errors import MemoryProgramError
+from memory_program.core.errors import MemoryProgramError, one_line
 from memory_program.models.model_names import is_bundled
 from memory_program.models.rate_limit import ending_hopeless_runs
 from memory_program.models.reply_settings import ReplyFormat, ReplySettings, may_think, thinking_tokens
@@ -94,13 +94,13 @@ def predict(
         except AdapterParseError as error:
             cut = isinstance(error, TruncatedReplyError) or _is_last_call_truncated(meter)
             outcome = Outcome.TRUNCATED if cut else Outcome.UNPARSED
-            message = _name_repetition(error.lm_response, meter) or _one_line(error)
+            message = _name_repetition(error.lm_response, meter) or one_line(error)
             if dspy.settings.trace is not None:
                 failed = FailedReply(unreadable_reply=error.lm_response)
                 dspy.settings.trace.append((predictor, inputs, failed))
             raise CallFailedError(CallFailure(where, outcome, message)) from error
         except LMError as error:
-            raise CallFailedError(CallFailure(where, Outcome.ERROR, _one_line(error))) from error
+            raise CallFailedError(CallFailure(where, Outcome.ERROR, one_line(error))) from error
     # A list of calls in a text has an end of its own. An answer that was cut can look whole, as can a list
     # without calls, calls without a list, and native calls, which the provider takes apart.
     if _is_last_call_truncated(meter):
@@ -148,7 +148,3 @@ def _call_config(predictor: dspy.Predict, replies: ReplySettings, limit_tokens: 
 
 def _is_last_call_truncated(meter: UsageMeter) -> bool:
     return bool(meter.calls) and meter.calls[-1].is_truncated
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

@@ -163,3 +163,8 @@ class OptimizationError(MemoryProgramError):
 
 class OracleError(MemoryProgramError, LookupError):
     """The oracle was asked about a world that it does not know."""
+
+
+def one_line(error: BaseException | str) -> str:
+    """Write an error's message on one line, of 300 characters at most."""
+    return " ".join(str(error).split())[:300]

@@ -27,7 +27,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.utils import logging as transformers_logging
 
 from memory_program.core.adapter_config import ROUNDED, adapter_base, rounded_adapter
-from memory_program.core.errors import ModelError
+from memory_program.core.errors import ModelError, one_line
 from memory_program.inference.attention import ATTENTION_NAME
 
 _logger = logging.getLogger(__name__)
@@ -302,8 +302,9 @@ def _find_model_files(source: str) -> tuple[Path, str | None]:
         except (OSError, ValueError, HfHubHTTPError) as error:
             raise ModelError(
                 f"{source!r} is not a folder here, and cannot be fetched from the Hugging Face hub: "
-                f"{_head(error)}; either let this machine reach the hub once (what it "
-                "fetches stays on the disk), or fetch the model elsewhere and give its folder, 'local:PATH'"
+                f"{type(error).__name__}: {one_line(error)}; either let this machine reach the hub once "
+                "(what it fetches stays on the disk), or fetch the model elsewhere and give its folder, "
+                "'local:PATH'"
             ) from error
 
 
@@ -386,13 +387,9 @@ def _wrap_load_errors(source: str, what: str) -> Generator[None]:
         yield
     except Exception as error:  # the libraries below transformers raise anything, even a bare Exception
         raise ModelError(
-            f"{what} of {source!r} cannot be read: {_head(error)}; is everything there, as save_pretrained() "
-            "of transformers writes it?"
+            f"{what} of {source!r} cannot be read: {type(error).__name__}: {one_line(error)}; is everything "
+            "there, as save_pretrained() of transformers writes it?"
         ) from error
-
-
-def _head(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 @contextmanager

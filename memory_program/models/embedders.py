@@ -31,6 +31,7 @@ from memory_program.core.errors import (
     EmbeddingError,
     EmbeddingMismatchError,
     StoreError,
+    one_line,
 )
 from memory_program.core.extras import name_missing_extra
 from memory_program.core.redaction import redact_error
@@ -211,7 +212,7 @@ def _call_endpoint(
         return retrying(try_once)
     except lm15.LM15Error as error:
         redact_error(error)
-        said = " ".join(error.message.partition("\n\n")[0].split())[:300]  # without the client's advice
+        said = one_line(error.message.partition("\n\n")[0])  # without the client's advice
         is_refused = error.status in (401, 403, 404)
         advice = f"; check --embedder, --embedder-api-base and {EMBEDDER_KEY}" if is_refused else ""
         raise EmbeddingCallError(
@@ -285,8 +286,7 @@ def _load_local_model(name: str) -> "SentenceTransformer":
     try:
         return SentenceTransformer(str(Path(model_source(name)).expanduser()))
     except (OSError, ValueError, KeyError, ImportError) as error:
-        said = " ".join(str(error).split())[:300]
         raise EmbeddingError(
-            f"embedder {name!r} cannot be loaded: {said}; name the folder or the hub id of a "
+            f"embedder {name!r} cannot be loaded: {one_line(error)}; name the folder or the hub id of a "
             "sentence-transformers or model2vec model after 'local:'"
         ) from error

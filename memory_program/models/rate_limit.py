@@ -20,7 +20,7 @@ from dspy.clients.errors import wrap_error
 from dspy.utils.exceptions import LMBillingError, LMError, is_retryable_lm_error
 from tenacity import RetryCallState, Retrying, retry_if_exception, wait_random_exponential
 
-from memory_program.core.errors import BatchError, ConfigError, QuotaExhaustedError, RunEndingError
+from memory_program.core.errors import BatchError, ConfigError, QuotaExhaustedError, RunEndingError, one_line
 from memory_program.core.redaction import redact_error
 from memory_program.core.repetition import find_repetition
 from memory_program.models.server_errors import SlowReplyError
@@ -334,7 +334,7 @@ def ending_hopeless_runs(where: str) -> Generator[None]:
     try:
         yield
     except LMBillingError as error:
-        raise QuotaExhaustedError(f"{where}: {' '.join(str(error).split())[:300]}") from error
+        raise QuotaExhaustedError(f"{where}: {one_line(error)}") from error
     except LMError as error:
         if isinstance(error.__cause__, (BatchError, RunEndingError)):
             raise error.__cause__ from None

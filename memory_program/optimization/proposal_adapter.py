@@ -7,7 +7,7 @@ from dspy.utils.exceptions import AdapterParseError
 
 from locomo.reply_markers import is_no_value, marker_pattern, separate_markers
 from locomo.thinking import strip_thinking
-from memory_program.core.errors import OptimizationError
+from memory_program.core.errors import OptimizationError, one_line
 from memory_program.models.usage import track_usage
 from memory_program.optimization.reply_cache import CachedLM
 
@@ -56,7 +56,7 @@ class ProposalAdapter(dspy.ChatAdapter):
                 elif any(is_no_value(str(value)) for found in fields for value in found.values()):
                     failure = "the reply has an empty field"
             except AdapterParseError as error:
-                fields, failure = [], " ".join(str(error).split())[:300]
+                fields, failure = [], one_line(error)
             if failure is None:
                 self.accepted += is_instruction
                 return fields

@@ -12,6 +12,7 @@ from locomo.judge.nuggets import NuggetJudge
 from locomo.judge.rubrics import RubricName, Verdict
 from locomo.types import Question
 from memory_program.bank.outcomes import CallFailure, Outcome
+from memory_program.core.errors import one_line
 from memory_program.core.journal import Journal
 from memory_program.evaluation.item_records import JudgeRecord
 from memory_program.evaluation.scoring.system_records import SystemRecords
@@ -108,7 +109,7 @@ def judge_cases(
                         judgement = judge.grade(case.question, case.prediction)
                         verdict, message = judgement.verdict, judgement.reasoning
             except LMError as error:
-                outcome, message = Outcome.ERROR, " ".join(str(error).split())[:300]
+                outcome, message = Outcome.ERROR, one_line(error)
         if outcome is Outcome.OK and meter.calls and meter.calls[-1].is_truncated:
             verdict, value, lines, outcome = None, None, (), Outcome.TRUNCATED  # a draft is no verdict
         if outcome is Outcome.OK and value is None and verdict in (None, Verdict.UNPARSED):
