@@ -87,8 +87,10 @@ class Proposal:
     odd_dates: list[str] = field(default_factory=list[str])
     counts: ReplyCounts = field(default_factory=ReplyCounts)
 
-    def count_reply(self, results: Sequence[ToolResult], *, is_repaired: bool, duplicates: int) -> None:
-        """Add a reply and its calls to the counts."""
+    def add_reply(self, results: Sequence[ToolResult], *, is_repaired: bool, duplicates: int) -> None:
+        """Add the results of a reply's calls, and count its flaws."""
+        self.results += results
+        self.tool_errors += [f"{self.actor}: {r.tool}: {r.text}" for r in results if r.is_error]
         refusals = [result.refusal for result in results]
         self.counts += ReplyCounts(
             repaired=int(is_repaired or any(result.is_repaired for result in results)),
@@ -274,10 +276,8 @@ class MemoryWriter(dspy.Module):
                 created = [m.memory_id for done in tools.operations[before:] for m in done.created]
                 made = ProposedCall(call.name, call.args, tuple(created), new[-1].is_error)
                 proposal.calls.append(made)
-            proposal.results += new
-            proposal.tool_errors += [f"{name}: {r.tool}: {r.text}" for r in new if r.is_error]
             repeated = len(reply.tool_calls.tool_calls) - len(calls)
-            proposal.count_reply(new, is_repaired=bool(repaired), duplicates=repeated)
+            proposal.add_reply(new, is_repaired=bool(repaired), duplicates=repeated)
             if not any(result.tool in READ_TOOLS or result.is_error for result in new):
                 break
         return proposal
@@ -331,9 +331,7 @@ class MemoryWriter(dspy.Module):
             calls = _without_duplicates(reply.tool_calls)
             results = [self._run_call(call, tools, names) for call in calls]
             repeated = len(reply.tool_calls.tool_calls) - len(calls)
-            total.count_reply(results, is_repaired=bool(repaired), duplicates=repeated)
-            total.results += results
-            total.tool_errors += [f"{total.actor}: {r.tool}: {r.text}" for r in results if r.is_error]
+            total.add_reply(results, is_repaired=bool(repaired), duplicates=repeated)
             if self._surplus_tokens(space) >= surplus:
                 break
         return total
