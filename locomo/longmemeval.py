@@ -101,13 +101,8 @@ def load_membuilder_split(
     splits = JsonAt(document, path.name)
     ids, tested = ([i.name() for i in splits.required(name).elements("id")] for name in (split, "test"))
     # Deviation: MemBuilder trains on those 12, and so on histories that its test asks about.
-    kept_out = set[str]() if split == "test" else {_without_suffix(identity) for identity in tested}
-    return [identity for identity in ids if _without_suffix(identity) not in kept_out]
-
-
-def _without_suffix(question_id: str) -> str:
-    """Name a question and its twin alike."""
-    return question_id.removesuffix(_ABSTENTION_SUFFIX)
+    kept_out = set[str]() if split == "test" else {name.removesuffix(_ABSTENTION_SUFFIX) for name in tested}
+    return [name for name in ids if name.removesuffix(_ABSTENTION_SUFFIX) not in kept_out]
 
 
 @dataclass(frozen=True, slots=True)
