@@ -72,11 +72,17 @@ def test_real_instances_are_answered_and_their_rankings_scored(answered):
     assert signature.startswith("locomo_f1|bench:longmemeval|n:10|judge:none|data:")
 
 
-def test_membuilder_splits_select_real_instances(longmemeval_path, tmp_path, monkeypatch):
+@pytest.fixture
+def membuilder_splits(longmemeval_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MemBuilder's splits, as if they were downloaded."""
     published = longmemeval_path.with_name("longmemeval_splits.json")
     (tmp_path / "memory-program").mkdir()
     (tmp_path / "memory-program" / published.name).write_bytes(published.read_bytes())
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("membuilder_splits")
+def test_membuilder_splits_select_real_instances(longmemeval_path):
     settings = {"dataset": "longmemeval", "data": longmemeval_path, "systems": "extractive"}
     chosen = {
         split: [
@@ -92,11 +98,8 @@ def test_membuilder_splits_select_real_instances(longmemeval_path, tmp_path, mon
         split_conversations(load_longmemeval(longmemeval_path))  # and not those that are tested on
 
 
-def test_sft_and_rl_learn_from_membuilders_own_splits(longmemeval_path, tmp_path, monkeypatch):
-    published = longmemeval_path.with_name("longmemeval_splits.json")
-    (tmp_path / "memory-program").mkdir()
-    (tmp_path / "memory-program" / published.name).write_bytes(published.read_bytes())
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+@pytest.mark.usefixtures("membuilder_splits")
+def test_sft_and_rl_learn_from_membuilders_own_splits(tmp_path):
     ids = {
         split: load_membuilder_split(split)[:count] for split, count in (("sft", 3), ("rl", 8), ("test", 2))
     }

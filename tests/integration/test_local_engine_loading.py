@@ -33,6 +33,7 @@ from memory_program.models.model_names import model_fingerprint
 from tests.model_hub import ModelHub, hub_of
 from tests.tiny_model import save_tiny_model
 
+TINY = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
 ASK = """
 from memory_program.models.factory import language_model
 lm = language_model("local:owner/tiny", max_tokens=4)
@@ -166,37 +167,34 @@ def test_a_tokenizer_of_another_model_is_refused(folder: Path, tmp_path: Path) -
 
 
 def test_a_model_with_another_cache_is_refused_with_a_way_to_serve_it(folder: Path) -> None:
-    tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
     MistralForCausalLM(
         MistralConfig(
-            **tiny, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2, sliding_window=64
+            **TINY, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2, sliding_window=64
         )
     ).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"MistralForCausalLM.*DynamicSlidingWindowLayer.*vLLM.*api_base"):
         language_model(f"local:{folder}")
     MambaForCausalLM(
-        MambaConfig(**tiny, state_size=4, expand=1, conv_kernel=2, max_position_embeddings=64)
+        MambaConfig(**TINY, state_size=4, expand=1, conv_kernel=2, max_position_embeddings=64)
     ).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"MambaForCausalLM.*cannot be batched here.*vLLM"):
         language_model(f"local:{folder}")
 
 
 def test_a_model_with_its_own_attention_is_refused(folder: Path) -> None:
-    tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
     StableLmForCausalLM(
-        StableLmConfig(**tiny, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2)
+        StableLmConfig(**TINY, intermediate_size=32, num_attention_heads=2, num_key_value_heads=2)
     ).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"StableLmForCausalLM\) attends in a way of its own.*vLLM"):
         language_model(f"local:{folder}")
 
 
 def test_a_model_with_values_of_another_width_is_refused(folder: Path) -> None:
-    tiny = {"vocab_size": 384, "hidden_size": 32, "num_hidden_layers": 2, "eos_token_id": 1}
     heads = {"num_attention_heads": 2, "num_key_value_heads": 2, "q_lora_rank": None, "kv_lora_rank": 8}
     widths = {"qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
     experts = {"n_routed_experts": 2, "num_experts_per_tok": 1, "n_group": 1, "topk_group": 1}
     sizes = {"intermediate_size": 32, "moe_intermediate_size": 16}
-    config = DeepseekV2Config(**tiny, **heads, **widths, **experts, **sizes)
+    config = DeepseekV2Config(**TINY, **heads, **widths, **experts, **sizes)
     DeepseekV2ForCausalLM(config).save_pretrained(folder)
     with pytest.raises(ModelError, match=r"DeepseekV2ForCausalLM\) attends in a way of its own.*vLLM"):
         language_model(f"local:{folder}")
