@@ -114,8 +114,7 @@ def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversatio
     for part in chat.elements("batch"):  # chats of 10M tokens have them by plan: [{"plan-1": [...]}, ...]
         is_plan = isinstance(part.value, dict) and any(name.startswith("plan-") for name in part.members())
         for name in part.members() if is_plan else ():
-            listed = part.optional(name)
-            batches += listed.elements("batch") if listed else []
+            batches += part.optional_elements(name, "batch")
         batches += [] if is_plan else [part]
     for batch in batches:
         if isinstance(batch.value, list):
@@ -159,8 +158,7 @@ def _questions(identity: str, document: JsonAt, turn_ids: dict[int, str]) -> Ite
     document.reject_unknown([ability.value for ability in BeamAbility])
     index = 0
     for ability in BeamAbility:
-        listed = document.optional(ability.value)
-        for asked in listed.elements("question") if listed else ():
+        for asked in document.optional_elements(ability.value, "question"):
             asked.reject_unknown(_QUESTION_FIELDS)
             rubric = [item.name() for item in asked.required("rubric").elements("item")]
             if len(rubric) < 1 + (ability is BeamAbility.EVENT_ORDERING):

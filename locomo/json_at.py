@@ -65,6 +65,11 @@ class JsonAt:
         values = cast(list[object], self.value)
         return [JsonAt(value, f"{self.place}: {name} {i}") for i, value in enumerate(values, start=1)]
 
+    def optional_elements(self, member: str, name: str) -> "list[JsonAt]":
+        """The elements of a member that is a list; none if it is absent or null."""
+        found = self.optional(member)
+        return found.elements(name) if found else []
+
     def text(self) -> str:
         """The string without outer whitespace; it may be empty."""
         if not isinstance(self.value, str):

@@ -51,8 +51,7 @@ def parse_locomo(document: object, source: str, dangling: list[str] | None = Non
         reject_duplicates(turn_ids, talk, "dia_id")
         known = set(turn_ids)
         sessions = [replace(s, observations=read_observations(sample, s.number, known)) for s in sessions]
-        asked = sample.optional("qa")
-        questions = [] if asked is None else asked.elements("question")
+        questions = sample.optional_elements("qa", "question")
         conversations.append(
             Conversation(
                 conversation_id,
@@ -77,8 +76,7 @@ def _session(talk: JsonAt, number: int, key: str, speakers: tuple[str, str]) -> 
             raise speaker.error(
                 f"is an unknown speaker, not {known}", "correct it, or speaker_a and speaker_b"
             )
-        links = turn.optional("img_url")
-        link = links.elements("link")[:1] if links else []
+        link = turn.optional_elements("img_url", "link")[:1]
         turns.append(
             Turn(
                 turn_id=turn.required("dia_id").name(),
@@ -119,9 +117,8 @@ def _question(
         raise given.error("is empty", "fill it in")
     # The official file has several ids in one string, ``D:11:26``, ``D30:05``, a bare ``D``, and ids of turns
     # that do not exist. One rule repairs them all: split, normalise, drop doubles and dead links.
-    listed = asked.optional("evidence")
     evidence: list[str] = []
-    for entry in listed.elements("entry") if listed else []:
+    for entry in asked.optional_elements("evidence", "entry"):
         named = entry.text()
         ids = [named] if named in turn_ids else find_turn_ids(named)  # your own may name turns otherwise
         evidence += ids

@@ -61,8 +61,7 @@ def load_longmemeval(
         must_abstain = identity.endswith(_ABSTENTION_SUFFIX)
         # What is not there has no evidence: the official retrieval scores leave such questions out.
         holding = [] if must_abstain else told
-        answering = instance.optional("answer_session_ids")
-        named = {entry.name() for entry in answering.elements("entry")} if answering else set[str]()
+        named = {entry.name() for entry in instance.optional_elements("answer_session_ids", "entry")}
         asked_at = instance.optional("question_date")
         kind = instance.required("question_type").one_of(LongMemEvalType, "type")
         question = Question(

@@ -44,12 +44,12 @@ def read_observations(sample: JsonAt, number: int, turn_ids: Collection[str]) ->
         DatasetError: the notes are not in the schema; the message says where.
     """
     noted = sample.optional("observation")
-    of_session = None if noted is None else noted.optional(f"session_{number}_observation")
+    of_session = noted and noted.optional(f"session_{number}_observation")
+    if not of_session:
+        return ()
     found: list[Observation] = []
-    for speaker in () if of_session is None else of_session.members():
-        assert of_session is not None, "it has members"
-        listed = of_session.optional(speaker)
-        for note in [] if listed is None else listed.elements("note"):
+    for speaker in of_session.members():
+        for note in of_session.optional_elements(speaker, "note"):
             parts = note.elements("part")
             if len(parts) != 2:
                 raise note.error("is not a note", "write a text and the id of its turn, or a list of ids")

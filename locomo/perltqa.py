@@ -193,8 +193,7 @@ def _questions(name: str, asked: Sequence[JsonAt], sessions: Sequence[Session]) 
     items: list[tuple[PerltqaType, str, JsonAt]] = []  # each after its kind and the group it stands under
     for sections in asked:
         for category in PerltqaType:
-            section = sections.optional(category.value)
-            for entry in section.elements("entry") if section else []:
+            for entry in sections.optional_elements(category.value, "entry"):
                 if category is PerltqaType.PROFILE:  # a flat list
                     items.append((category, "", entry))
                     continue
