@@ -26,10 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from transformers import TrainerCallback
 
-from memory_program.agents.model_prompts import load_model_prompts
-from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
-from memory_program.configs.evaluate_config import SystemName
+from memory_program.agents.systems import make_memory_program
 from memory_program.configs.groups import DataSettings
 from memory_program.configs.train_config import TrainConfig
 from memory_program.configs.trainer_groups import GRPOSettings, ReinforceSettings
@@ -148,9 +145,7 @@ def measure_program(benchmark: Benchmark) -> tuple[ProgramStep, Prompts]:
     """
     with tempfile.TemporaryDirectory() as folder:
         splits = _splits(benchmark)
-        student = make_system(SystemName.MEMORY.value, TrainConfig().system)
-        assert isinstance(student, MemoryProgram)
-        load_model_prompts(student, writer=benchmark.model, reader=benchmark.model)
+        student = make_memory_program(TrainConfig().system, writer=benchmark.model, reader=benchmark.model)
         policy = _Kept(LocalSettings(source=model_source(benchmark.model), dtype="float32"))
         lm = language_model(benchmark.model, max_tokens=benchmark.max_completion_tokens)
         reader = language_model(benchmark.model)

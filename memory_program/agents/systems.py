@@ -1,6 +1,7 @@
 """The systems by name."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import dspy
 
@@ -14,6 +15,7 @@ from memory_program.agents.reader import QAReader
 from memory_program.agents.writer import MemoryWriter
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError
+from memory_program.core.json_files import read_json_file
 
 
 def _context(settings: SystemSettings, *, with_memories: bool, with_archive: bool) -> MemoryContext:
@@ -94,6 +96,58 @@ def make_system(
     models = {"writer": writer, "reader": reader}
     system.choose_reply_formats(settings.replies.reply_format, models)
     return system
+
+
+def make_memory_program(
+    settings: SystemSettings,
+    *,
+    writer: str | None = None,
+    reader: str | None = None,
+    program: Path | None = None,
+) -> MemoryProgram:
+    """Build the memory program, without models, with the prompts of its models and of a saved program.
+
+    Args:
+        settings: the settings of its writer and reader.
+        writer: the model that will write.
+        reader: the model that will answer.
+        program: a saved program, whose prompts replace those of the models.
+
+    Raises:
+        ConfigError: the saved program does not fit, or the prompts beside a model's weights are damaged.
+    """
+    made = make_system("memory", settings)
+    assert isinstance(made, MemoryProgram)
+    load_model_prompts(made, writer=writer, reader=reader)
+    if program is not None:
+        load_program(made, program)
+    return made
+
+
+def load_program(system: MemorySystem, path: Path) -> None:
+    """Load the prompts and demos of a saved program; models and code are never loaded.
+
+    Raises:
+        ConfigError: the file is missing, not JSON, or of another program.
+    """
+    try:
+        # DSPy matches fields by their place: the first field would get the description of the saved first.
+        saved = read_json_file(path)
+        predictors = dict(system.named_predictors())
+        for agent, mode in (("writer.generalist", "generalist"), ("writer.core", "specialists")):
+            if agent in saved and agent not in predictors and "writer.consolidate" in predictors:
+                raise ValueError(f"it was saved with --writer-mode {mode}")
+        for name, predictor in predictors.items():
+            theirs = [field["prefix"] for field in saved[name]["signature"]["fields"]]
+            ours = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
+            if theirs != ours:
+                raise ValueError(f"{name!r} was saved with the fields {theirs} and now has {ours}")
+        system.load_state(saved)
+    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
+        raise ConfigError(
+            f"program={str(path)!r} cannot be loaded ({type(error).__name__}: {error}): name a JSON file "
+            "that was saved from a program of the same --writer-mode, --writer-max-turns and --max-searches"
+        ) from error
 
 
 def set_models(

@@ -11,13 +11,10 @@ import dspy
 from locomo.sessions import truncate_conversation
 from locomo.types import Conversation
 from memory_program import __version__
-from memory_program.agents.model_prompts import load_model_prompts
-from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
+from memory_program.agents.systems import make_memory_program
 from memory_program.bank.outcomes import CallFailure, Outcome
 from memory_program.bank.space import MemorySpace
 from memory_program.bank.store import BankStore
-from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.optimize_config import OptimizeConfig, Optimizer, Target
 from memory_program.core.errors import ConfigError, RunFailedError
 from memory_program.core.hashing import RECORD_VERSION
@@ -30,7 +27,6 @@ from memory_program.evaluation.data_splits import split_conversations
 from memory_program.evaluation.datasets import load_dataset
 from memory_program.evaluation.role_models import load_dense_index
 from memory_program.evaluation.stages.cost_estimate import StageEstimate
-from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_fingerprint
 from memory_program.models.reply_settings import ReplyFormat
 from memory_program.optimization.budget_estimate import estimate_run
@@ -62,12 +58,9 @@ class MemoryOptimizationTarget:
             ConfigError: the training or the validation split has no questions, or the program does not fit.
             DatasetError: the file is missing, modified or not in the schema.
         """
-        program = make_system(SystemName.MEMORY.value, config.system)
-        assert isinstance(program, MemoryProgram)
-        load_model_prompts(program, writer=config.writer, reader=config.model)
-        if config.program is not None:
-            load_program(program, config.program)
-        self.program = program
+        self.program = make_memory_program(
+            config.system, writer=config.writer, reader=config.model, program=config.program
+        )
         self.writer_lm: dspy.LM | None = None
         """Writes the memories; None uses ``dspy.settings``."""
         self.lost_sessions = 0

@@ -7,15 +7,12 @@ runs both: ``program.json`` lies beside the weights (see ``agents.model_prompts`
 from dataclasses import replace
 from pathlib import Path
 
-from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
-from memory_program.configs.evaluate_config import SystemName
+from memory_program.agents.systems import make_memory_program
 from memory_program.configs.train_config import TrainConfig
 from memory_program.core.errors import ConfigError
 from memory_program.core.json_files import Json, read_json_file
 from memory_program.evaluation.seen_data import read_seen_data, save_with_data
-from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.model_names import model_program
 from memory_program.rl.training_data import TrainingSplits
 
@@ -29,10 +26,7 @@ def make_base_program(config: TrainConfig) -> MemoryProgram:
     Raises:
         ConfigError: a program beside the weights of a model is damaged.
     """
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
-    load_model_prompts(program, writer=config.writer, reader=config.reader)
-    return program
+    return make_memory_program(config.system, writer=config.writer, reader=config.reader)
 
 
 def make_program(config: TrainConfig) -> tuple[MemoryProgram, list[str]]:
@@ -41,12 +35,9 @@ def make_program(config: TrainConfig) -> tuple[MemoryProgram, list[str]]:
     Raises:
         ConfigError: the saved program does not fit.
     """
-    program = make_base_program(config)
-    if config.program is not None:
-        load_program(program, config.program)
     models = {"writer": config.writer, "reader": config.reader}
-    lines = program.choose_reply_formats(config.system.replies.reply_format, models)
-    return program, lines
+    program = make_memory_program(config.system, **models, program=config.program)
+    return program, program.choose_reply_formats(config.system.replies.reply_format, models)
 
 
 def leave_out_seen(config: TrainConfig, splits: TrainingSplits) -> tuple[TrainingSplits, list[str]]:

@@ -16,11 +16,9 @@ from rich.console import Console
 from safetensors import SafetensorError
 
 from locomo.atomic_files import atomic_write_folder, atomic_write_text
-from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system
+from memory_program.agents.systems import make_memory_program
 from memory_program.configs.endpoints import Role
-from memory_program.configs.evaluate_config import SystemName
 from memory_program.configs.groups import tracked_params
 from memory_program.configs.sft_config import (
     ORACLE_EXPERT,
@@ -39,7 +37,6 @@ from memory_program.core.provenance import provenance_tags
 from memory_program.core.run_folder import SFT_CONVERSATIONS_FILE, lock_run_folder
 from memory_program.evaluation.role_models import check_template_arguments
 from memory_program.evaluation.seen_data import read_sft_conversations, save_with_data
-from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.inference.engine import default_device
 from memory_program.inference.frozen_adapters import merge_frozen_adapters
 from memory_program.inference.loading import load_model, silence_transformers
@@ -80,11 +77,7 @@ def collect_trajectories(
     """
     say = _make_printer(console)
     splits = load_training_splits(config.source, config.seed, config.num_train, part=config.part)
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
-    load_model_prompts(program, writer=config.model)
-    if config.program is not None:
-        load_program(program, config.program)
+    program = make_memory_program(config.system, writer=config.model, program=config.program)
     if config.model not in (ORACLE_EXPERT, OBSERVATIONS):
         flag, models = config.system.replies.reply_format, {"writer": config.model}
         for line in program.choose_reply_formats(flag, models):
@@ -246,12 +239,10 @@ def _make_lessons(
         ConfigError: the program cannot be used, the expert's replies have another format than asked for, or
             the prompts of the trajectories are not those that inference sends.
     """
-    program = make_system(SystemName.MEMORY.value, config.system)
-    assert isinstance(program, MemoryProgram)
     folder, flag, missed = config.trajectories, config.system.replies.reply_format, 0
     prompts = config.program or folder / PROGRAM_FILE
-    if prompts.is_file():  # trajectories of earlier versions lack it
-        load_program(program, prompts)
+    # trajectories of earlier versions lack it
+    program = make_memory_program(config.system, program=prompts if prompts.is_file() else None)
     if config.program is None and len({line["prompts"] for line in lines if "prompts" in line}) > 1:
         raise ConfigError(
             f"the trajectories in {str(folder)!r} were recorded with several sets of prompts: name a folder "

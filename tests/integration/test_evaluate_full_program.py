@@ -11,7 +11,7 @@ import dspy
 import pytest
 from rich.console import Console
 
-from memory_program.agents.systems import make_system
+from memory_program.agents.systems import load_program, make_system
 from memory_program.bank.bank import MemoryBank
 from memory_program.bank.store import BankStore
 from memory_program.configs.evaluate_config import EvaluateConfig
@@ -21,7 +21,6 @@ from memory_program.core.json_files import Json
 from memory_program.core.mlflow_address import import_mlflow
 from memory_program.evaluation.evaluation_run import evaluate
 from memory_program.evaluation.role_models import ModelFactory
-from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.factory import AdaptiveLimiter, language_model
 from memory_program.tracking import EXPERIMENT
 from tests.evaluation_samples import write_conversations

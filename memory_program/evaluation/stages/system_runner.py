@@ -8,14 +8,14 @@ from pathlib import Path
 from memory_program.agents.baselines.reader_only import ReaderOnly
 from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram, MemorySystem, saved_reply_format
-from memory_program.agents.systems import set_models
+from memory_program.agents.systems import load_program, set_models
 from memory_program.bank.dense import DenseIndex
 from memory_program.bank.store import BankStore
 from memory_program.configs.endpoints import Role
 from memory_program.configs.evaluate_config import EvaluateConfig, Mode, SystemName
 from memory_program.configs.groups import SystemSettings
 from memory_program.core.errors import ConfigError, RecordError
-from memory_program.core.json_files import read_json_file, read_run_file
+from memory_program.core.json_files import read_run_file
 from memory_program.evaluation.item_records import Journals
 from memory_program.evaluation.question_selection import Selection
 from memory_program.evaluation.role_models import RoleModels
@@ -289,29 +289,3 @@ def _find_bank_format(
     finally:
         system.writer.replies = before
     return None
-
-
-def load_program(system: MemorySystem, path: Path) -> None:
-    """Load the prompts and demos of a saved program; models and code are never loaded.
-
-    Raises:
-        ConfigError: the file is missing, not JSON, or of another program.
-    """
-    try:
-        # DSPy matches fields by their place: the first field would get the description of the saved first.
-        saved = read_json_file(path)
-        predictors = dict(system.named_predictors())
-        for agent, mode in (("writer.generalist", "generalist"), ("writer.core", "specialists")):
-            if agent in saved and agent not in predictors and "writer.consolidate" in predictors:
-                raise ValueError(f"it was saved with --writer-mode {mode}")
-        for name, predictor in predictors.items():
-            theirs = [field["prefix"] for field in saved[name]["signature"]["fields"]]
-            ours = [field["prefix"] for field in predictor.dump_state()["signature"]["fields"]]
-            if theirs != ours:
-                raise ValueError(f"{name!r} was saved with the fields {theirs} and now has {ours}")
-        system.load_state(saved)
-    except (OSError, ValueError, KeyError, TypeError, NotImplementedError) as error:
-        raise ConfigError(
-            f"program={str(path)!r} cannot be loaded ({type(error).__name__}: {error}): name a JSON file "
-            "that was saved from a program of the same --writer-mode, --writer-max-turns and --max-searches"
-        ) from error

@@ -21,9 +21,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.routing import Route
 
 from memory_program import __version__
-from memory_program.agents.model_prompts import load_model_prompts
 from memory_program.agents.program import MemoryProgram
-from memory_program.agents.systems import make_system, set_models
+from memory_program.agents.systems import make_memory_program, set_models
 from memory_program.bank.archive import import_bm25s
 from memory_program.bank.store import check_namespace
 from memory_program.bank.turn_buffer import SessionRule
@@ -31,7 +30,6 @@ from memory_program.configs.endpoints import Role
 from memory_program.configs.serve_config import ServeConfig
 from memory_program.core.errors import ConfigError, StoreError
 from memory_program.evaluation.role_models import check_template_arguments, load_dense_index, make_role_models
-from memory_program.evaluation.stages.system_runner import load_program
 from memory_program.models.http_engine import read_key
 from memory_program.models.model_names import openai_url
 from memory_program.models.response_formats import RESPONSE_FORMATS
@@ -62,11 +60,7 @@ def make_served_program(config: ServeConfig) -> MemoryProgram:
     names = {"writer": config.writer, "reader": config.reader}
     check_template_arguments(config, [(Role(part), name) for part, name in names.items()])
     models = make_role_models(config, check=True)
-    system = make_system("memory", config.system)
-    assert isinstance(system, MemoryProgram)
-    load_model_prompts(system, writer=config.writer, reader=config.reader)
-    if config.program is not None:
-        load_program(system, config.program)
+    system = make_memory_program(config.system, **names, program=config.program)
     lms = {part: models(Role(part), name, config.temperature) for part, name in names.items()}
     replies = config.system.replies
     for line in system.choose_reply_formats(
