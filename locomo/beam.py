@@ -133,7 +133,7 @@ def _conversation(identity: str, chat: JsonAt, questions: JsonAt) -> Conversatio
         told: list[list[Turn]] = []
         for message in messages:
             message.reject_unknown(_MESSAGE_FIELDS)
-            role = message.required("role").one_of(_ROLES, "role")
+            role = message.required("role").choice(_ROLES, "role")
             if not told or message.optional_text("question_type") == "main_question":
                 told.append([])
             text = _MARK.sub("", message.required("content").web_text()).strip()

@@ -90,7 +90,7 @@ class JsonAt:
             raise self.wrong_type("a string")
         return INVALID_CHARACTERS.sub("", self.value).strip()
 
-    def one_of(self, choices: Iterable[str], what: str) -> str:
+    def choice(self, choices: Iterable[str], what: str) -> str:
         """The string, which must be one of these."""
         known, text = list(choices), self.text()
         if text not in known:

@@ -57,7 +57,7 @@ def load_locomo_plus(path: Path | None, talks: Sequence[Conversation] | None = N
     for index, case in enumerate(cases):
         talk = talks[index % len(talks)]
         relation, gap = case.required("relation_type"), case.required("time_gap").text()
-        kind = PlusRelation(relation.one_of(PlusRelation, "relation"))
+        kind = PlusRelation(relation.choice(PlusRelation, "relation"))
         names = dict(zip("AB", talk.speakers, strict=True))
         said = _lines(case.required("cue_dialogue"))
         cue = tuple(Turn(f"cue:{n}", names[who], text) for n, (who, text) in enumerate(said, start=1))

@@ -63,7 +63,7 @@ def load_longmemeval(
         holding = [] if must_abstain else told
         named = {entry.name() for entry in instance.optional_elements("answer_session_ids", "entry")}
         asked_at = instance.optional("question_date")
-        kind = instance.required("question_type").one_of(LongMemEvalType, "type")
+        kind = instance.required("question_type").choice(LongMemEvalType, "type")
         question = Question(
             conversation_id=identity,
             index=0,
@@ -131,7 +131,7 @@ def _history(instance: JsonAt) -> list[_LabelledSession]:
         answering: list[str] = []
         for place, turn in enumerate(turns, start=1):
             role, content = turn.required("role"), turn.required("content")
-            speaker, text = role.one_of((USER, ASSISTANT), "role"), content.web_text()
+            speaker, text = role.choice((USER, ASSISTANT), "role"), content.web_text()
             spoken.append(Turn(f"D{number}:{place}", speaker, text))
             if text and turn.members().get("has_answer") is True:
                 answering.append(f"D{number}:{place}")

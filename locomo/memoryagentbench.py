@@ -182,7 +182,7 @@ def _questions(
                 raise DatasetError(
                     f"{metadata.place}: question_types has no type {index + 1}; get the official file"
                 )
-            judged_as = LongMemEvalType(kinds[index].one_of(LongMemEvalType, "type"))
+            judged_as = LongMemEvalType(kinds[index].choice(LongMemEvalType, "type"))
             must_abstain = "_abs" in _nth(ids, index)
             asked_at = _read_date(_nth(dates, index))
             if _DATE.search(question.text()):  # some say it in their text

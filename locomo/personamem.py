@@ -124,7 +124,7 @@ def _conversation(name: str, end: int, messages: list[JsonAt], rows: list[dict[s
     identity = f"{name}@{end}"
     told: list[list[Turn]] = []
     for message in messages[:end]:
-        role = message.required("role").one_of(_ROLES, "role")
+        role = message.required("role").choice(_ROLES, "role")
         if role == "system" or not told:
             told.append([])
         text = message.required("content").web_text().removeprefix(f"{role.title()}: ")
