@@ -14,7 +14,6 @@ from memory_program.evaluation.item_records import BuildRecord
 from memory_program.evaluation.scoring.bank_growth import (
     count_tool_use,
     database_url,
-    load_banks,
     mean_bank_growth,
     system_retained_turns,
 )
@@ -80,10 +79,6 @@ def identity(name: SystemName, archive: bool = False) -> SystemIdentity:
 )
 def test_systems_that_may_show_turns_keep_them_verbatim(name, archive, turns):
     assert system_retained_turns(identity(name, archive), LONG, {}).verbatim_turns == turns
-
-
-def test_a_system_that_writes_no_memories_has_no_banks():
-    assert load_banks(identity(SystemName.RAG), [LONG], None) == {}
 
 
 def test_banks_are_in_the_run_folder_without_a_database_url(tmp_path: Path):
