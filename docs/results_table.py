@@ -78,6 +78,7 @@ ROWS: tuple[Row, ...] = (
     ("qwen2.5-coder-0.5b-check", "memory", "Qwen", "SFT, answerable, check", "notes + turns"),
     ("qwen2.5-coder-0.5b-sft-dates", "rag", "Qwen", "SFT, answerable, dates", "rag"),
     ("qwen2.5-coder-0.5b-dates-hybrid", "rag", "Qwen", "SFT, answerable, dates", "rag, hybrid"),
+    ("qwen2.5-coder-0.5b-dates-notes", "memory", "Qwen", "SFT, answerable, dates", "notes + turns"),
     ("qwen2.5-coder-0.5b-dates-check", "rag", "Qwen", "SFT, answerable, dates, check", "rag"),
     (
         "qwen2.5-coder-0.5b-dates-memory-turns",
@@ -94,15 +95,10 @@ ROWS: tuple[Row, ...] = (
 HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("extractive", "extractive", "`extractive`, no language model", "turns"),
     ("qwen2.5-coder-0.5b-prompted", "rag", "Qwen2.5-Coder-0.5B, prompted", "turns"),
-    (
-        "qwen2.5-coder-0.5b-sft-answerable",
-        "memory",
-        "the same, SFT on answerable questions",
-        "notes, turns",
-    ),
     ("qwen2.5-coder-0.5b-sft-dates", "rag", "the same, SFT with `--add-dates`", "turns"),
     ("qwen2.5-coder-0.5b-dates-check", "rag", "this with `--answerability-check`", "turns"),
-    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO", "notes, turns"),
+    ("qwen2.5-coder-0.5b-dates-notes", "memory", "the same SFT, without the check", "notes, turns"),
+    ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO without dates", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     (
         "qwen2.5-coder-0.5b-sft-memory",
@@ -110,7 +106,12 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
         "Qwen2.5-Coder-0.5B, SFT of writer and reader",
         "own memories",
     ),
-    ("qwen2.5-coder-0.5b-sft-memory-turns", "memory", "the same", "own memories, turns"),
+    (
+        "qwen2.5-coder-0.5b-dates-memory-turns",
+        "memory",
+        "the same, with `--add-dates`",
+        "own memories, turns",
+    ),
 )
 """The rows at the top of the page and in the README: a result, its system, reader, and what is shown."""
 
@@ -268,6 +269,36 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         "Qwen, SFT, answerable, dates: rag to the check",
         ("qwen2.5-coder-0.5b-sft-dates", "rag"),
         ("qwen2.5-coder-0.5b-dates-check", "rag"),
+    ),
+    (
+        "Qwen, SFT, answerable, dates: rag to notes + turns",
+        ("qwen2.5-coder-0.5b-sft-dates", "rag"),
+        ("qwen2.5-coder-0.5b-dates-notes", "memory"),
+    ),
+    (
+        "Qwen, notes + turns: SFT, answerable, to SFT, answerable, dates",
+        ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
+        ("qwen2.5-coder-0.5b-dates-notes", "memory"),
+    ),
+    (
+        "Qwen, notes + turns: SFT + GRPO to SFT, answerable, dates",
+        ("qwen2.5-coder-0.5b-grpo", "memory"),
+        ("qwen2.5-coder-0.5b-dates-notes", "memory"),
+    ),
+    (
+        "extractive to Qwen, SFT, answerable, dates, notes + turns",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-dates-notes", "memory"),
+    ),
+    (
+        "Qwen, memory, sampled + turns: SFT, answerable, to SFT, answerable, dates",
+        ("qwen2.5-coder-0.5b-sft-memory-turns", "memory"),
+        ("qwen2.5-coder-0.5b-dates-memory-turns", "memory"),
+    ),
+    (
+        "extractive to Qwen, SFT, answerable, dates, memory, sampled + turns",
+        ("extractive", "extractive"),
+        ("qwen2.5-coder-0.5b-dates-memory-turns", "memory"),
     ),
     (
         "Qwen, SFT, answerable, dates: rag to memory, sampled + turns",
