@@ -276,27 +276,27 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("qwen2.5-coder-0.5b-dates-notes", "memory"),
     ),
     (
-        "Qwen, notes + turns: SFT, answerable, to SFT, answerable, dates",
+        "Qwen, SFT, answerable: notes + turns, to dates",
         ("qwen2.5-coder-0.5b-sft-answerable", "memory"),
         ("qwen2.5-coder-0.5b-dates-notes", "memory"),
     ),
     (
-        "Qwen, notes + turns: SFT + GRPO to SFT, answerable, dates",
+        "Qwen, notes + turns: SFT + GRPO to dates",
         ("qwen2.5-coder-0.5b-grpo", "memory"),
         ("qwen2.5-coder-0.5b-dates-notes", "memory"),
     ),
     (
-        "extractive to Qwen, SFT, answerable, dates, notes + turns",
+        "extractive to Qwen, dates, notes + turns",
         ("extractive", "extractive"),
         ("qwen2.5-coder-0.5b-dates-notes", "memory"),
     ),
     (
-        "Qwen, memory, sampled + turns: SFT, answerable, to SFT, answerable, dates",
+        "Qwen, SFT, answerable: memory, sampled + turns, to dates",
         ("qwen2.5-coder-0.5b-sft-memory-turns", "memory"),
         ("qwen2.5-coder-0.5b-dates-memory-turns", "memory"),
     ),
     (
-        "extractive to Qwen, SFT, answerable, dates, memory, sampled + turns",
+        "extractive to Qwen, dates, memory, sampled + turns",
         ("extractive", "extractive"),
         ("qwen2.5-coder-0.5b-dates-memory-turns", "memory"),
     ),
