@@ -457,6 +457,8 @@ def test_a_prompt_of_several_calls_is_prefilled_once(
     until(lambda: len(decoder.sequences) >= 1)
     calls += [threads.submit(batcher.generate, greedy(7, 3)) for _ in range(4)]
     until(lambda: batcher._open_calls == 8)
+    if prefill_threads:  # else it may come so late that the first calls have ended
+        until(lambda: not batcher._waiting)
     decoder.decode_gate.set()
     assert [tokens(call) for call in calls] == [countdown(3)] * 8
     assert len(decoder.prompts) == 1
