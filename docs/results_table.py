@@ -80,6 +80,7 @@ ROWS: tuple[Row, ...] = (
     ("qwen2.5-coder-0.5b-dates-hybrid", "rag", "Qwen", "SFT, answerable, dates", "rag, hybrid"),
     ("qwen2.5-coder-0.5b-dates-notes", "memory", "Qwen", "SFT, answerable, dates", "notes + turns"),
     ("qwen2.5-coder-0.5b-dates-check", "rag", "Qwen", "SFT, answerable, dates, check", "rag"),
+    ("qwen2.5-coder-0.5b-dates-memory", "memory", "Qwen", "SFT, answerable, dates", "memory, sampled"),
     (
         "qwen2.5-coder-0.5b-dates-memory-turns",
         "memory",
@@ -101,7 +102,7 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("qwen2.5-coder-0.5b-grpo", "memory", "Qwen2.5-Coder-0.5B, SFT + GRPO without dates", "notes, turns"),
     ("smollm2-135m-grpo-answerable30", "memory", "SmolLM2-135M, SFT + GRPO on answerable questions", "notes"),
     (
-        "qwen2.5-coder-0.5b-sft-memory",
+        "qwen2.5-coder-0.5b-dates-memory",
         "memory",
         "Qwen2.5-Coder-0.5B, SFT of writer and reader",
         "own memories",
@@ -109,7 +110,7 @@ HEADLINE_ROWS: tuple[tuple[str, str, str, str], ...] = (
     (
         "qwen2.5-coder-0.5b-dates-memory-turns",
         "memory",
-        "the same, with `--add-dates`",
+        "the same, with dates in the turns",
         "own memories, turns",
     ),
 )
@@ -291,6 +292,11 @@ DIFFERENCES: tuple[tuple[str, tuple[str, str], tuple[str, str]], ...] = (
         ("qwen2.5-coder-0.5b-dates-notes", "memory"),
     ),
     (
+        "Qwen, SFT, answerable: memory, sampled, to dates",
+        ("qwen2.5-coder-0.5b-sft-memory", "memory"),
+        ("qwen2.5-coder-0.5b-dates-memory", "memory"),
+    ),
+    (
         "Qwen, SFT, answerable: memory, sampled + turns, to dates",
         ("qwen2.5-coder-0.5b-sft-memory-turns", "memory"),
         ("qwen2.5-coder-0.5b-dates-memory-turns", "memory"),
@@ -431,12 +437,15 @@ def errors_table() -> str:
 def memories_table() -> str:
     """Make the table of what the model's own memories are, compared with LoCoMo's own notes."""
     found_in = ["memories", "tokens", "repaired", "matched", "duplicates", "precision", "recall"]
-    lines = [["writer", *_NAMES[1:], *found_in]]
+    lines, shown = [["writer", *_NAMES[1:], *found_in]], set[tuple[int, float]]()
     for system, *names in _systems():
         is_writer = "GRPO" not in names[1]  # GRPO trained readers, which share the memories of another row
         if names[-1].startswith("notes") or not is_writer or not (found := system["stored_facts"]):
             continue
         facts, tokens = found["all"], system["growth"][-1]["tokens"]
+        if (facts["memories"], tokens) in shown:  # the memories of an earlier row, read in another way
+            continue
+        shown.add((facts["memories"], tokens))
         repaired = system["memory"]["repaired"]
         counts = [facts["memories"], tokens, repaired, facts["correct"], facts["duplicate"]]
         names[1] = names[1].partition(",")[0]  # what follows is of the reader
