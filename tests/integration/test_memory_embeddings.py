@@ -5,11 +5,12 @@ from itertools import repeat
 
 import httpx
 import pytest
-from sqlalchemy import create_engine, text
 
+from memory_program.bank import rows
 from memory_program.bank.memory import Draft, MemoryKind, Provenance
 from memory_program.bank.store import BankStore
 from memory_program.core.errors import EmbeddingMismatchError
+from tests.databases import DATABASES, empty_database
 from tests.embedding_server import EmbeddingServer
 from tests.memory_services import served
 from tests.model_server import ModelServer
@@ -25,16 +26,16 @@ def embedder():
         yield server
 
 
-@pytest.fixture
-def url(tmp_path):
+@pytest.fixture(params=DATABASES)
+def url(request, tmp_path):
     """A database with three memories and no vectors."""
-    url = f"sqlite:///{tmp_path / 'memory.sqlite'}"
-    with BankStore(url) as store:
-        space = store.load("default")
-        drafts = [Draft(fact, MemoryKind.SEMANTIC) for fact in (*OTHERS, PUPPY)]
-        space.bank.create(drafts, Provenance("semantic", "session_1"))
-        store.save(space)
-    return url
+    with empty_database(request.param, tmp_path) as url:
+        with BankStore(url) as store:
+            space = store.load("default")
+            drafts = [Draft(fact, MemoryKind.SEMANTIC) for fact in (*OTHERS, PUPPY)]
+            space.bank.create(drafts, Provenance("semantic", "session_1"))
+            store.save(space)
+        yield url
 
 
 @pytest.fixture
@@ -61,11 +62,8 @@ def add(base, content):
 
 
 def count_vectors(url):
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        count = connection.execute(text("SELECT COUNT(*) FROM memory_vectors")).scalar_one()
-    engine.dispose()
-    return count
+    with BankStore(url) as store, store.database.reading() as connection:
+        return len(rows.read_vectors(connection, "default"))
 
 
 @pytest.mark.parametrize("retrieval", ["hybrid", "dense"])
