@@ -437,15 +437,15 @@ def errors_table() -> str:
 def memories_table() -> str:
     """Make the table of what the model's own memories are, compared with LoCoMo's own notes."""
     found_in = ["memories", "tokens", "repaired", "matched", "duplicates", "precision", "recall"]
-    lines, shown = [["writer", *_NAMES[1:], *found_in]], set[tuple[int, float]]()
+    lines, shown = [["writer", *_NAMES[1:], *found_in]], list[dict[str, Any]]()
     for system, *names in _systems():
         is_writer = "GRPO" not in names[1]  # GRPO trained readers, which share the memories of another row
         if names[-1].startswith("notes") or not is_writer or not (found := system["stored_facts"]):
             continue
         facts, tokens = found["all"], system["growth"][-1]["tokens"]
-        if (facts["memories"], tokens) in shown:  # the memories of an earlier row, read in another way
+        if found in shown:  # the memories of an earlier row, read in another way
             continue
-        shown.add((facts["memories"], tokens))
+        shown.append(found)
         repaired = system["memory"]["repaired"]
         counts = [facts["memories"], tokens, repaired, facts["correct"], facts["duplicate"]]
         names[1] = names[1].partition(",")[0]  # what follows is of the reader

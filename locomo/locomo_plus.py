@@ -53,36 +53,37 @@ def load_locomo_plus(path: Path | None, talks: Sequence[Conversation] | None = N
     if not cases:
         raise DatasetError(f"{path.name}: holds no case; name another file")
     talks = talks or load_locomo().conversations
-    conversations: list[Conversation] = []
-    for index, case in enumerate(cases):
-        talk = talks[index % len(talks)]
-        relation, gap = case.required("relation_type"), case.required("time_gap").text()
-        kind = PlusRelation(relation.choice(PlusRelation, "relation"))
-        names = dict(zip("AB", talk.speakers, strict=True))
-        said = _lines(case.required("cue_dialogue"))
-        cue = tuple(Turn(f"cue:{n}", names[who], text) for n, (who, text) in enumerate(said, start=1))
-        asked_at = talk.sessions[-1].date_time + _ASKED_AFTER
-        found = _GAP.search(gap.lower())
-        days = 0 if found is None else (_COUNTS.get(found[1]) or int(found[1])) * _DAYS[found[2]]
-        told = [*talk.sessions, Session(0, asked_at - timedelta(days), cue)]
-        told.sort(key=lambda session: session.date_time)
-        identity = f"{talk.conversation_id}@{index}"
-        [(who, remark), *_] = _lines(case.required("trigger_query"))
-        other = names["B" if who == "A" else "A"]
-        question = Question(
-            conversation_id=identity,
-            index=0,
-            text=f'{names[who]} says: "{remark}" What does {other} reply, with earlier talks in mind?',
-            category=kind,
-            answer="; ".join(turn.line for turn in cue),
-            evidence=tuple(turn.turn_id for turn in cue),
-            asked_at=asked_at,
-            nuggets=("\n".join(turn.line for turn in cue),),
-        )
-        sessions = tuple(Session(n, s.date_time, s.turns) for n, s in enumerate(told, start=1))
-        conversations.append(Conversation(identity, talk.speakers, sessions, (question,)))
+    conversations = tuple(_stitch(talks[i % len(talks)], i, case) for i, case in enumerate(cases))
     both = hashlib.sha256("".join((sha256, *(talk.fingerprint for talk in talks))).encode()).hexdigest()
-    return Dataset(tuple(conversations), both, False, "locomo-plus", benchmark=Benchmark.LOCOMO_PLUS)
+    return Dataset(conversations, both, False, "locomo-plus", benchmark=Benchmark.LOCOMO_PLUS)
+
+
+def _stitch(talk: Conversation, index: int, case: JsonAt) -> Conversation:
+    relation, gap = case.required("relation_type"), case.required("time_gap").text()
+    kind = PlusRelation(relation.choice(PlusRelation, "relation"))
+    names = dict(zip("AB", talk.speakers, strict=True))
+    said = _lines(case.required("cue_dialogue"))
+    cue = tuple(Turn(f"cue:{n}", names[who], text) for n, (who, text) in enumerate(said, start=1))
+    asked_at = talk.sessions[-1].date_time + _ASKED_AFTER
+    sessions = sorted(
+        [*talk.sessions, Session(0, asked_at - timedelta(days=_gap_days(gap)), cue)],
+        key=lambda session: session.date_time,
+    )
+    identity = f"{talk.conversation_id}@{index}"
+    [(who, remark), *_] = _lines(case.required("trigger_query"))
+    other = names["B" if who == "A" else "A"]
+    question = Question(
+        conversation_id=identity,
+        index=0,
+        text=f'{names[who]} says: "{remark}" What does {other} reply, with earlier talks in mind?',
+        category=kind,
+        answer="; ".join(turn.line for turn in cue),
+        evidence=tuple(turn.turn_id for turn in cue),
+        asked_at=asked_at,
+        nuggets=("\n".join(turn.line for turn in cue),),
+    )
+    numbered = tuple(Session(n, s.date_time, s.turns) for n, s in enumerate(sessions, start=1))
+    return Conversation(identity, talk.speakers, numbered, (question,))
 
 
 def _lines(dialogue: JsonAt) -> list[tuple[str, str]]:
@@ -91,3 +92,11 @@ def _lines(dialogue: JsonAt) -> list[tuple[str, str]]:
     if None in lines or not lines:
         raise dialogue.error("has a line without a speaker", "begin each with 'A:' or 'B:'")
     return [(line[1], line[2]) for line in lines if line is not None]
+
+
+def _gap_days(gap: str) -> int:
+    """Return the days of a gap such as "about six weeks later"; 0 for one without a number."""
+    found = _GAP.search(gap.lower())
+    if found is None:
+        return 0
+    return (_COUNTS.get(found[1]) or int(found[1])) * _DAYS[found[2]]

@@ -37,12 +37,8 @@ def strike_fact(profile: str, fact: str, names: Collection[str], instead: str = 
         if label is not None and not set(tokenize(label[0])) <= set(names):
             label = None  # "Therapist:" is a part of the fact
         begin = label[0] if label is not None else ""
-        said, kept = _SENTENCE_END.split(line[len(begin) :]), list[str]()
-        for part in said:
-            words = _words(part, names)
-            least = min(len(words), len(wanted))
-            if not least or 2 * len(words & wanted) < least:
-                kept.append(part)
+        said = _SENTENCE_END.split(line[len(begin) :])
+        kept = [part for part in said if not _tells(_words(part, names), wanted)]
         if len(kept) == len(said):
             kept_lines.append(line)
             continue
@@ -56,3 +52,8 @@ def strike_fact(profile: str, fact: str, names: Collection[str], instead: str = 
 
 def _words(text: str, names: Collection[str]) -> set[str]:
     return content_stems(text).difference(names) or set(tokenize(text)).difference(names)
+
+
+def _tells(words: set[str], fact: set[str]) -> bool:
+    least = min(len(words), len(fact))
+    return least > 0 and 2 * len(words & fact) >= least

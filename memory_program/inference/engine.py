@@ -63,6 +63,16 @@ With the clock, a training that is resumed on another day would go on with other
 _TEMPLATE_KWARGS = "chat_template_kwargs"
 
 
+def _with_fixed_date(template: str) -> str:
+    """Make a chat template write always the same date; transformers passes it no function of ours."""
+    if "strftime_now" not in template:
+        return template
+    written = {code: _TEMPLATE_DATE.strftime(f"%{code}") for code in "aAbBdHIjmMpSyY"}
+    written |= {f"-{code}": text.lstrip("0") or "0" for code, text in written.items()}  # not padded
+    fixed = "".join(f"|replace('%{code}', '{text}')" for code, text in written.items())
+    return f"{{%- macro strftime_now(format) -%}}{{{{ format{fixed} }}}}{{%- endmacro -%}}{template}"
+
+
 class LocalSettings(BaseModel):
     """Settings of a model that runs in this process."""
 
@@ -297,16 +307,9 @@ class LocalEngine:
             chat.append({"role": role, "content": _as_plain_text(text, self._special_tokens)})
         tokenizer = self.model.tokenizer
         options: object = (request.config.extensions or {}).get(_TEMPLATE_KWARGS) or {}
-        template = tokenizer.get_chat_template()
-        if "strftime_now" in template:  # always the same date; transformers passes it no function of ours
-            written = {code: _TEMPLATE_DATE.strftime(f"%{code}") for code in "aAbBdHIjmMpSyY"}
-            written |= {f"-{code}": text.lstrip("0") or "0" for code, text in written.items()}  # not padded
-            fixed = "".join(f"|replace('%{code}', '{text}')" for code, text in written.items())
-            macro = f"{{%- macro strftime_now(format) -%}}{{{{ format{fixed} }}}}{{%- endmacro -%}}"
-            template = f"{macro}{template}"
         # ours come last: neither of the two is the caller's to change. Any: the template's own arguments
         settings: Any = {
-            "chat_template": template,
+            "chat_template": _with_fixed_date(tokenizer.get_chat_template()),
             **cast(dict[str, Any], options),
             "add_generation_prompt": True,
             "tokenize": False,

@@ -106,13 +106,11 @@ def load_embedder(
             encode = load().encode_query if task == "query" else load().encode_document
             return encode(readable, show_progress_bar=False)
 
-    def make(task: str) -> EmbeddingFunction:
-        embed_anew = partial(embed_texts, task)
-        return (
-            embed_anew if cache_file is None else CachedEmbedding(embed_anew, f"{task}:{model}", cache_file)
-        )
-
-    embed, embed_query = make("document"), make("query")
+    embed: EmbeddingFunction = partial(embed_texts, "document")
+    embed_query: EmbeddingFunction = partial(embed_texts, "query")
+    if cache_file is not None:
+        embed = CachedEmbedding(embed, f"document:{model}", cache_file)
+        embed_query = CachedEmbedding(embed_query, f"query:{model}", cache_file)
     dimension = np.asarray(embed([_PROBE])).shape[-1]
     return DenseIndex(
         embed, model, dimension, embed_query=embed_query, weight=weight, embed_tokens=embed_tokens

@@ -65,15 +65,6 @@ def model_card(config: TrainConfig, results: Json) -> str:
     program = "--systems optimized --program program.json"
     if config.writer == OBSERVATIONS:
         program, models = "--systems memory", f"--writer-model {OBSERVATIONS} --reader-model local:reader"
-    defaults, flags = SystemSettings().flat_values(), list[str]()
-    for name, value in config.system.flat_values().items():
-        flag = name.replace("_", "-")
-        if name == "reply_format" or value == defaults[name]:  # the program holds the format
-            continue
-        if isinstance(value, bool):
-            flags.append(f"--{flag}" if value else f"--no-{flag}")
-        else:
-            flags.append(f"--{flag} {shlex.quote(str(value))}")
     validated = [
         _VALIDATED.format(
             of_part=f" of the {part}" if len(parts) > 1 else "",
@@ -94,7 +85,7 @@ def model_card(config: TrainConfig, results: Json) -> str:
         reward=reward,
         program=program,
         models=models,
-        settings=f" \\\n  {' '.join(flags)}" if flags else "",
+        settings=_system_flags(config.system),
         dataset=config.source.dataset,
         steps=results["steps"],
         samples=results["samples"],
@@ -103,6 +94,20 @@ def model_card(config: TrainConfig, results: Json) -> str:
         version=results["version"],
         git_commit=results["git_commit"],
     )
+
+
+def _system_flags(system: SystemSettings) -> str:
+    """Write the settings that are not the default as flags; the program holds the format of replies."""
+    defaults, flags = SystemSettings().flat_values(), list[str]()
+    for name, value in system.flat_values().items():
+        flag = name.replace("_", "-")
+        if name == "reply_format" or value == defaults[name]:
+            continue
+        if isinstance(value, bool):
+            flags.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            flags.append(f"--{flag} {shlex.quote(str(value))}")
+    return f" \\\n  {' '.join(flags)}" if flags else ""
 
 
 def format_difference(comparison: Json | None) -> str:

@@ -241,19 +241,28 @@ def _open_run(folder: Path, settings: LogEntry, checkpoints: Sequence[Path]) -> 
     run.cut_log(_step_of(checkpoints[-1]) if checkpoints else -1)
     if checkpoints:
         check_log(folder, _step_of(checkpoints[-1]))
-    for checkpoint in checkpoints:  # a killed machine may have cut its files: all are opened, none is loaded
-        try:
-            for path in checkpoint.glob("*.safetensors"):
-                with safe_open(path, framework="pt"):
-                    pass
-            for path in checkpoint.glob("*.pt"):
-                torch.load(path, map_location="cpu", mmap=True)
-        except (EOFError, RuntimeError, UnpicklingError, SafetensorError) as error:
-            raise RecordError(
-                f"the checkpoint {str(checkpoint)!r} is damaged ({type(error).__name__}): delete it, and the "
-                "training goes on without it"
-            ) from error
+    for checkpoint in checkpoints:
+        _check_files(checkpoint)
     return run
+
+
+def _check_files(checkpoint: Path) -> None:
+    """Open the files of a checkpoint that a killed machine may have cut; none is loaded.
+
+    Raises:
+        RecordError: one is damaged.
+    """
+    try:
+        for path in checkpoint.glob("*.safetensors"):
+            with safe_open(path, framework="pt"):
+                pass
+        for path in checkpoint.glob("*.pt"):
+            torch.load(path, map_location="cpu", mmap=True)
+    except (EOFError, RuntimeError, UnpicklingError, SafetensorError) as error:
+        raise RecordError(
+            f"the checkpoint {str(checkpoint)!r} is damaged ({type(error).__name__}): delete it, and the "
+            "training goes on without it"
+        ) from error
 
 
 def _step_of(checkpoint: Path) -> int:

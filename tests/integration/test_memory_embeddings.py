@@ -61,6 +61,13 @@ def add(base, content):
     return httpx.post(f"{base}/{API}/messages", json={"messages": [message], "end": True}, timeout=60)
 
 
+def wait_for(condition):
+    until = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def count_vectors(url):
     with BankStore(url) as store, store.database.reading() as connection:
         return len(rows.read_vectors(connection, "default"))
@@ -79,10 +86,7 @@ def test_a_memory_without_a_common_word_is_found_by_meaning(serve, retrieval):
 def test_vectors_of_memories_are_kept_in_the_database_and_deleted_with_their_namespace(serve, embedder, url):
     with serve() as (base, _):
         assert add(base, "I keep bees in Lisbon.").status_code == 202
-        until = time.monotonic() + 60
-        while count_vectors(url) < 4:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: count_vectors(url) == 4)
     embedder.texts.clear()
     with serve() as (base, _):
         assert found(base, "Any animal around?", limit=1) == [PUPPY]
@@ -109,10 +113,7 @@ def test_an_outage_of_the_embedder_is_told_and_loses_no_turn(serve, embedder, ur
         answer = httpx.post(f"{base}/{API}/corrections", json=body, timeout=60)
         assert answer.status_code == 502
         assert add(base, "I keep bees in Lisbon.").status_code == 202
-        until = time.monotonic() + 60
-        while not parts.service.writer.counts.failed:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: parts.service.writer.counts.failed > 0)
         texts = [memory.text for memory in parts.service.bank("default").live()]
         assert sorted(texts) == sorted([*OTHERS, PUPPY])
         embedder.statuses = iter(())
@@ -124,10 +125,7 @@ def test_an_outage_of_the_embedder_is_told_and_loses_no_turn(serve, embedder, ur
 def test_vectors_of_another_model_are_an_error_at_the_start(serve, url):
     with serve() as (base, _):
         assert add(base, "I keep bees in Lisbon.").status_code == 202
-        until = time.monotonic() + 60
-        while count_vectors(url) < 4:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        wait_for(lambda: count_vectors(url) == 4)
     with (
         pytest.raises(EmbeddingMismatchError, match=r"holds vectors of 'openai/themes'"),
         serve(embedder="openai/other"),

@@ -1,6 +1,6 @@
 """A system of a run: made from the config, with the stages that build its memories and ask it questions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -128,13 +128,7 @@ class SystemRunner:
         name, config, store = self._name, self._config, self._store
         folder = config.output_dir / name.value
         models = {"writer": config.writer_model_for(name), "reader": config.reader_model_for(name)}
-        recorded: dict[str, ReplyFormat] = {}  # of a run that is continued: its endpoints are not asked again
-        with suppress(RecordError, OSError):
-            run = read_run(folder).system
-            state = read_run_file(folder / "program.json", "the run writes it again")
-            for part, recorded_model in (("writer", run.writer), ("reader", run.reader)):
-                if recorded_model is not None and recorded_model == models[part]:
-                    recorded[part] = saved_reply_format(state, part)
+        recorded = _recorded_formats(folder, models)
         if not journals.answers.records:
             recorded.pop("reader", None)
         # a build asks no reader, so its run says nothing of one, unless there are answers to be kept
@@ -289,3 +283,18 @@ def _find_bank_format(
     finally:
         system.writer.replies = before
     return None
+
+
+def _recorded_formats(folder: Path, models: Mapping[str, str | None]) -> dict[str, ReplyFormat]:
+    """Read the formats of a run that is continued: its endpoints need not be asked again."""
+    try:
+        run = read_run(folder).system
+        state = read_run_file(folder / "program.json", "the run writes it again")
+    except (RecordError, OSError):
+        return {}
+    made_with = {"writer": run.writer, "reader": run.reader}
+    return {
+        part: saved_reply_format(state, part)
+        for part, model in models.items()
+        if model is not None and model == made_with[part]
+    }

@@ -48,12 +48,7 @@ _logger = logging.getLogger("memory_program.serve")
 class ChatProxy:
     """The forwarding of chat requests to one upstream API, for the namespaces of a service."""
 
-    def __init__(
-        self,
-        parts: ServerParts,
-        default_namespace: str,
-        upstream: str,
-    ) -> None:
+    def __init__(self, parts: ServerParts, default_namespace: str, upstream: str) -> None:
         """Make the proxy.
 
         Args:

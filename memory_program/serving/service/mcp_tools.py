@@ -77,8 +77,7 @@ class MemoryDoor:
 
     def __init__(self, parts: ServerParts, default_namespace: str) -> None:
         """Take what they call, and the namespace of callers whose token or header names none."""
-        self._parts, self._service, self._threads = parts, parts.service, parts.threads
-        self._metrics = parts.metrics
+        self._parts, self._service, self._metrics = parts, parts.service, parts.metrics
         self._default_namespace = default_namespace
 
     def _choose(self, *, writes: bool = False) -> str:
@@ -110,7 +109,9 @@ class MemoryDoor:
     async def ask(self, question: Text, as_of: AsOf = None) -> str:
         """Answer a question from what is remembered, in few words."""
         with _errors_as(ToolError):
-            answer = await self._threads.run(partial(self._service.ask, self._choose(), question, as_of))
+            answer = await self._parts.threads.run(
+                partial(self._service.ask, self._choose(), question, as_of)
+            )
         self._metrics.answers.labels(answer.outcome.value).inc()
         if answer.outcome is not Outcome.OK:
             raise ToolError(
@@ -171,7 +172,7 @@ class MemoryDoor:
             if happened_at is not None:
                 raise ToolError("happened_at needs memory_id: without one, write the day into the text")
             make = partial(self._service.correct_in_words, namespace, text, _WAIT_S)
-            return change_response(await self._threads.run(make))
+            return change_response(await self._parts.threads.run(make))
 
     async def forget(
         self, memory_ids: Annotated[list[ItemId], Field(min_length=1, max_length=200)], reason: str = ""

@@ -185,16 +185,7 @@ def serve_memory(config: ServeConfig) -> None:
         ModelError: a model cannot be used.
         StoreError: the database cannot be opened, or has vectors of another embedding model.
     """
-    handler, for_others = logging.StreamHandler(), logging.StreamHandler()
-    for_others.setLevel(logging.WARNING)
-    for one in (handler, for_others):
-        one.setFormatter(_JsonLines())
-    logging.getLogger().handlers = [for_others]
-    logging.getLogger("dspy").handlers = [for_others]  # DSPy has a handler of its own
-    for name in ("memory_program", "uvicorn"):
-        logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO)
+    _log_as_json()
     if config.doors.mcp != "stdio" or config.doors.rest or config.doors.proxy:
         family = socket.AF_INET6 if ":" in config.doors.host else socket.AF_INET
         try:  # uvicorn only logs that it cannot listen, and exits
@@ -287,3 +278,16 @@ class _JsonLines(logging.Formatter):
         if record.exc_info and record.exc_info[0] is not None:  # a traceback may quote what was said
             fields["error"] = record.exc_info[0].__name__
         return json.dumps({**entry, **fields})
+
+
+def _log_as_json() -> None:
+    handler, for_others = logging.StreamHandler(), logging.StreamHandler()
+    for_others.setLevel(logging.WARNING)
+    for one in (handler, for_others):
+        one.setFormatter(_JsonLines())
+    logging.getLogger().handlers = [for_others]
+    logging.getLogger("dspy").handlers = [for_others]  # DSPy has a handler of its own
+    for name in ("memory_program", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO)

@@ -80,6 +80,19 @@ def check_gpus(config: ArborConfig, found: list[int]) -> None:
         raise ConfigError(f"arbor.yaml names GPU {missing[0]}, and this machine has {found}: name those")
 
 
+def _check_weights_port() -> None:
+    """Raise ``ModelError`` if the port is in use: the first training would hang."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener itself
+        try:
+            probe.bind(("", WEIGHTS_PORT))
+        except OSError as error:
+            raise ModelError(
+                f"port {WEIGHTS_PORT} is in use ({error.strerror}), and Arbor sends weights over it: end the "
+                "process that has it (ss -tanp names it), and start again"
+            ) from error
+
+
 def launch_server(
     config: ArborConfig,
     python: Path,
@@ -103,15 +116,7 @@ def launch_server(
             f"an Arbor server that was not started from {str(config.storage)!r} answers at {config.url} "
             "already: choose another port, or give the folder that it was started from"
         )
-    with socket.socket() as probe:  # if it is in use, the first training would hang
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the listener itself
-        try:
-            probe.bind(("", WEIGHTS_PORT))
-        except OSError as error:
-            raise ModelError(
-                f"port {WEIGHTS_PORT} is in use ({error.strerror}), and Arbor sends weights over it: end the "
-                "process that has it (ss -tanp names it), and start again"
-            ) from error
+    _check_weights_port()
     storage = _ensure_folder(config.storage).resolve()
     own = storage / "config.yaml"
     own.write_text(yaml.safe_dump({"storage_path": str(storage)}), encoding="utf-8")
